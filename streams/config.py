@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 import traceback
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -15,7 +14,9 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from accounting.exact.errors import quoted, shortened
 from streams.redis_address import UnusableAddress, is_encrypted, read_address
+from streams.toml import UnusableToml, read_toml
 
 PREFIX = "turnstile."
 
@@ -306,7 +307,7 @@ class Config:
             )
         if not _TOKENS.fullmatch(self.kafka_token_provider):
             raise ConfigurationError(
-                f"kafka_token_provider is {self.kafka_token_provider!r}; give a function as "
+                f"kafka_token_provider is {quoted(self.kafka_token_provider)}; give a function as "
                 "module:function, such as company.kafka:token"
             )
 
@@ -362,7 +363,7 @@ class Config:
         settings.update(given)
         if unknown := settings.keys() - _TYPES.keys():
             known = ", ".join(_known_names())
-            raise ConfigurationError(f"unknown setting {min(unknown)!r}; known are {known}")
+            raise ConfigurationError(f"unknown setting {quoted(min(unknown))}; known are {known}")
         return cls(**settings)
 
 
@@ -428,15 +429,17 @@ def _checked(setting: Field[Any], value: Any) -> Any:
         raise ConfigurationError(f"{setting.name} is not valid text") from None
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{setting.name} is {_shown(setting, value)}: {error}") from None
+    if isinstance(converted, str) and "\0" in converted:
+        raise ConfigurationError(f"{setting.name} has a NUL character: remove it")
     choices = setting.metadata["choices"]
     if choices and converted not in choices:
         allowed = ", ".join(choice or "empty" for choice in choices)
-        raise ConfigurationError(f"{setting.name} is {value!r}; it must be one of {allowed}")
+        raise ConfigurationError(f"{setting.name} is {quoted(value)}; it must be one of {allowed}")
     return converted
 
 
 def _shown(setting: Field[Any], value: Any) -> str:
-    return "***" if setting.metadata["secret"] else redact(repr(value))
+    return "***" if setting.metadata["secret"] else shortened(redact(repr(value)))
 
 
 def secrets_of(ring: str) -> list[str]:
@@ -460,12 +463,12 @@ def _check_brokers(addresses: str) -> None:
         found = _BROKER.fullmatch(address)
         if found and found[1] is None:  # clients would assume port 9092 and wait
             raise ConfigurationError(
-                f"kafka is {addresses!r}, and {address} has no port: write {address}:9092, or the "
-                "port that `turnstile up` printed"
+                f"kafka is {quoted(addresses)}, and {address} has no port: write {address}:9092, "
+                "or the port that `turnstile up` printed"
             )
         if not found or not 0 < int(found[1]) < 2**16:
             raise ConfigurationError(
-                f"kafka is {redact(repr(addresses))}; give host:port of a broker, "
+                f"kafka is {shortened(redact(repr(addresses)))}; give host:port of a broker, "
                 "or of several with commas between them"
             )
 
@@ -474,7 +477,7 @@ def _check_health(address: str) -> None:
     found = _BROKER.fullmatch(address)
     if not found or not 0 < int(found[1] or 0) < 2**16:
         raise ConfigurationError(
-            f"health is {address!r}; give host:port to listen on, like 127.0.0.1:9464"
+            f"health is {quoted(address)}; give host:port to listen on, like 127.0.0.1:9464"
         )
 
 
@@ -490,11 +493,9 @@ def _check_redis(url: str) -> None:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is not TOML: {error}") from error
+        content = read_toml(path)
+    except UnusableToml as error:
+        raise ConfigurationError(str(error)) from error
     table = content.get("turnstile", content)
     if not isinstance(table, dict):
         raise ConfigurationError(f"{path}: turnstile must be a table")

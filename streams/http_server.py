@@ -150,7 +150,9 @@ class HttpServer:
             error.headers.update(HEADERS)
             raise
         except Exception as error:
-            logger.error("a request failed: %s", failure_of(error))
+            is_gone = isinstance(error, ConnectionResetError) and request.transport is None
+            if not is_gone:
+                logger.error("a request failed: %s", failure_of(error))
             failed = web.Response(status=500, text="this failed", headers=HEADERS)
             self.describe(failed)
             return failed

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-_LONGEST: Final = 200  # characters of a value that a message shows
+import numpy as np
+
+_LONGEST: Final = 60  # characters of a value
 
 
 class InvalidInput(ValueError):
@@ -18,16 +20,21 @@ class InvalidInput(ValueError):
         self.argument = argument
         self.value = value
         self.allowed = allowed
-        super().__init__(f"{argument} is {_shown(value)}, but must be {allowed}")
+        super().__init__(f"{argument} is {quoted(value)}, but must be {allowed}")
 
     def __reduce__(self) -> tuple[type[InvalidInput], tuple[str, object, str]]:
         """Pickle the three parts, so that the error can cross a process boundary."""
         return (type(self), (self.argument, self.value, self.allowed))
 
 
-def _shown(value: object) -> str:
+def quoted(value: object) -> str:
+    """Return a value as messages quote it: its repr, of which a long one is cut."""
     try:
-        text = repr(value)
+        return shortened(repr(value.item() if isinstance(value, np.generic) else value))
     except Exception:  # for example, an integer of thousands of digits
         return f"a value of type {type(value).__name__}"
+
+
+def shortened(text: str) -> str:
+    """Return a text, or the beginning of a long one."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -68,7 +68,7 @@ class EventFile:
             )
         try:
             data = path.read_bytes()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise UnusableQueries(f"cannot read {path}: {error}") from error
         self.source = f"file:{hashlib.sha256(data).hexdigest()}"
         self.events: list[UserEvent] = []

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from accounting.exact.errors import quoted
 from streams.answerer.queries import Source
 from streams.records import User
 from streams.records.users import normal_form
@@ -163,7 +164,7 @@ def skipped_text(
         text = f"{why}: {count:,}"
         if why is SkipReason.INCOMPLETE:
             where = (
-                f"{times:,} in column {column!r} of query {query!r}"
+                f"{times:,} in column {quoted(column)} of query {query!r}"
                 for (query, column), times in sorted(incomplete.items())
             )
             text += f" ({', '.join(where)})"

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import Gaussian, noise_for_norm_budget
+from accounting.exact.errors import quoted
 from accounting.release.clipping import clip_rows, row_norms
 from streams.answerer.corrections import Ratio, correct, ratio_of
 from streams.answerer.event_file import EventFile
@@ -440,13 +441,14 @@ def _planned(query_file: QueryFile, name: str | None) -> int:
     """Return the index of the query to plan."""
     names = [query.name for query in query_file.queries]
     if name is not None and name not in names:
-        raise UnusableQueries(f"no query is named {name!r}; the file has {', '.join(names)}")
+        raise UnusableQueries(f"no query is named {quoted(name)}; the file has {', '.join(names)}")
     for number, query in enumerate(query_file.queries):
         if _can_be_planned(query) and name in (None, query.name):
             return number
     raise UnusableQueries(
         "a plan is about a query whose noise follows from active_windows, without private keys, "
-        "and not about a top" + (f"; query {name!r} is not" if name else "; the file has none")
+        "and not about a top"
+        + (f"; query {quoted(name)} is not" if name else "; the file has none")
     )
 
 

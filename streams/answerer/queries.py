@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -17,9 +16,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 from zoneinfo import ZoneInfo
 
+from accounting.exact.errors import quoted
 from streams.answerer.spacing import NEVER, Spacing, Unit, spacing_of
 from streams.answerer.tables import UNIT_MS, FileTable, Period
 from streams.answerer.tables import UnusableQueries as UnusableQueries
+from streams.toml import UnusableToml, read_toml
 
 Kind: TypeAlias = Literal[
     "count",
@@ -286,11 +287,9 @@ def read_query_file(path: Path) -> QueryFile:
             key, and what is allowed.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UnusableQueries(f"cannot read {path}: {error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UnusableQueries(f"{path} is not TOML: {error}") from error
+        content = read_toml(path)
+    except UnusableToml as error:
+        raise UnusableQueries(str(error)) from error
     try:
         return parse_queries(content)
     except UnusableQueries as error:
@@ -333,7 +332,9 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     _check_end(query_file)
     names = [query.name for query in query_file.queries]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise UnusableQueries(f"two queries are named {min(twice)!r}; names must be unique", "name")
+        raise UnusableQueries(
+            f"two queries are named {quoted(min(twice))}; names must be unique", "name"
+        )
     return replace(query_file, queries=_with_shares(queries))
 
 

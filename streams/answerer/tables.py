@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
+from accounting.exact.errors import quoted
 from streams.answerer.spacing import Unit
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -65,7 +66,7 @@ class FileTable:
 
     def fault(self, key: str, value: Any, allowed: str) -> UnusableQueries:
         """Return the error for a value of a key."""
-        found = "is missing" if value is None or value is _MISSING else f"is {value!r}"
+        found = "is missing" if value is None or value is _MISSING else f"is {quoted(value)}"
         return UnusableQueries(f"{self.where}: {key} {found}; it must be {allowed}", key)
 
     def take(self, key: str, default: Any = _MISSING) -> Any:
@@ -77,8 +78,8 @@ class FileTable:
         if self._left:
             known = sorted(self.content.keys() - self._left.keys())
             raise UnusableQueries(
-                f"{self.where}: {min(self._left)} has no effect here: remove it. Used keys are "
-                f"{', '.join(known)}",
+                f"{self.where}: {quoted(min(self._left))} has no effect here: remove it. Used "
+                f"keys are {', '.join(known)}",
                 min(self._left),
             )
 

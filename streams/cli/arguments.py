@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from accounting.exact.errors import quoted
 from streams.config import Config
 from streams.kafka.access import ROLES
 from streams.records import DELTA, Name, Right
@@ -96,7 +97,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         number = int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
         if number is None or not least <= number <= most:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from {least} to {most}"
+                f"{quoted(text)} is not a whole number from {least} to {most}"
             )
         return number
 
@@ -107,7 +108,7 @@ def delta_of(text: str) -> float:
     """Parse a number above 0 and below 1."""
     number = _number(text)
     if not 0.0 < number < 1.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and below 1")
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a number above 0 and below 1")
     return number
 
 
@@ -123,7 +124,7 @@ def address_of(text: str) -> str:
     host, _, port = text.rpartition(":")
     is_port = re.fullmatch(r"[0-9]{1,5}", port) is not None and 0 < int(port) < 2**16
     if not is_port or not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an address: give host:port")
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not an address: give host:port")
     return text
 
 
@@ -132,15 +133,15 @@ def url_of(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not the URL of a page: give one like https://privacy.example.org/"
+            f"{quoted(text)} is not the URL of a page: give one like https://privacy.example.org/"
         )
     return text
 
 
 def path_of(text: str) -> Path:
     """Parse a path; an empty one comes from a variable that is not set."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("the path is empty; give a path")
+    if not text.strip() or "\0" in text:
+        raise argparse.ArgumentTypeError("the path is empty or has a NUL character; give a path")
     return Path(text)
 
 
@@ -150,8 +151,8 @@ def name_of(text: str) -> str:
         return msgspec.convert(text, Name)
     except msgspec.ValidationError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a name: give 1 to 128 letters, digits, dots, dashes and underscores, "
-            "the first a letter or a digit"
+            f"{quoted(text)} is not a name: give 1 to 128 letters, digits, dots, dashes and "
+            "underscores, the first a letter or a digit"
         ) from None
 
 
@@ -159,7 +160,7 @@ def hex_id_of(text: str) -> str:
     """Parse the id of a log, or of a link to a user's page."""
     if not re.fullmatch("[0-9a-f]{32}", text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not an id: give the 32 digits that an earlier command has printed"
+            f"{quoted(text)} is not an id: give the 32 digits that an earlier command has printed"
         )
     return text
 
@@ -169,7 +170,7 @@ def role_of(text: str) -> tuple[str, str]:
     found = re.fullmatch(rf"({'|'.join(ROLES)})=User:([A-Za-z0-9._=, @/-]+)", text)
     if not found:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not ROLE=User:NAME with a role of {', '.join(ROLES)}"
+            f"{quoted(text)} is not ROLE=User:NAME with a role of {', '.join(ROLES)}"
         )
     return found[1], found[2]
 
@@ -181,11 +182,11 @@ def access_entry(text: str) -> tuple[str, list[Right]]:
     try:
         public_bytes(key)
     except InvalidKey as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+        raise argparse.ArgumentTypeError(f"{quoted(text)}: {error}") from None
     if not set(given) <= set(get_args(Right)):
         known = " and ".join(get_args(Right))
         raise argparse.ArgumentTypeError(
-            f"{text!r}: the rights are {known}; separate them by commas"
+            f"{quoted(text)}: the rights are {known}; separate them by commas"
         )
     return key, [right for right in get_args(Right) if right in given]
 

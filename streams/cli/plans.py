@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import tomllib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +14,7 @@ from streams.cli.subjects import no_dataset
 from streams.config import Config
 from streams.operations.status import Unavailable, read_datasets
 from streams.sdk.datasets import policy_from
+from streams.toml import read_toml
 
 if TYPE_CHECKING:
     from streams.answerer.event_file import EventFile
@@ -35,7 +35,7 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
 
     policy, is_absent = _policy_of(query_file, options, config)
     costs = None if policy is None else costs_of(query_file, [policy])
-    content = tomllib.loads(options.file.read_text(encoding="utf-8"))
+    content = read_toml(options.file)
     provisional = provisional_windows(content, query_file)
     for number, query in enumerate(query_file.queries):
         asked = AskedQuery(query)
@@ -87,7 +87,7 @@ def plan(options: argparse.Namespace, config: Config) -> int:
             f"the budget of dataset {query_file.dataset!r} is not known: create the dataset, or "
             "give --epsilon and --delta"
         )
-    content = tomllib.loads(options.file.read_text(encoding="utf-8"))
+    content = read_toml(options.file)
     file = events_of(options.events, query_file.for_a_file(), options)
     found = plan_of(content, options.query, policy, file)
     if options.json:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from urllib.parse import urlsplit
 
+from accounting.exact.errors import quoted
 from streams.cli.commands import MOST_DAYS
 from streams.cli.output import Exit, UnusableInput, note, show
 from streams.cli.subjects import user_of
@@ -164,7 +165,7 @@ def _linked_user(text: str, options: argparse.Namespace) -> User:
         )
     if options.user_ids == "integer":
         if not is_integer:
-            raise UnusableInput(f"--user {text!r} is not an integer of 64 bits")
+            raise UnusableInput(f"--user {quoted(text)} is not an integer of 64 bits")
         return int(text)
     return normal_form(text)
 

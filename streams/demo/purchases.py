@@ -18,6 +18,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.exact.errors import quoted
 from streams.demo.errors import DemoError
 
 PURCHASES_FILE: Final = "CDNOW_master.txt"
@@ -100,7 +101,7 @@ def load_purchases(
         except ValueError as error:
             if line.strip():
                 raise DemoError(
-                    f"{path}, line {number} is {line!r}; expected {', '.join(_FIELDS)}"
+                    f"{path}, line {number} is {quoted(line)}; expected {', '.join(_FIELDS)}"
                 ) from error
             continue
         if 0 <= day < days:

@@ -172,6 +172,10 @@ class Gateway(HttpServer):
             raise RequestFailed(
                 ProblemReason.BODY_TIMEOUT, f"the body did not arrive in {_BODY_WITHIN:g} s"
             ) from None
+        except ConnectionResetError:  # the caller hung up: the gateway has not failed
+            raise RequestFailed(
+                ProblemReason.MALFORMED_REQUEST, "the connection was closed before the body came"
+            ) from None
         except web.HTTPRequestEntityTooLarge:
             raise RequestFailed(
                 ProblemReason.BODY_TOO_LARGE, "the body is too large: charge fewer users per step"

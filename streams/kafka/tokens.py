@@ -14,6 +14,7 @@ from importlib import import_module
 from aiokafka.abc import AbstractTokenProvider as AsyncTokenProvider
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from accounting.exact.errors import quoted
 from streams.config import Config, ConfigurationError
 
 
@@ -33,11 +34,11 @@ def token_function(config: Config) -> Callable[[], str]:
         provider = getattr(import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(
-            f"kafka_token_provider {name!r} cannot be imported ({error}): install its package, or "
-            "add its folder to PYTHONPATH"
+            f"kafka_token_provider {quoted(name)} cannot be imported ({error}): install its "
+            "package, or add its folder to PYTHONPATH"
         ) from error
     if not callable(provider):
-        raise ConfigurationError(f"kafka_token_provider {name!r} is not a function")
+        raise ConfigurationError(f"kafka_token_provider {quoted(name)} is not a function")
 
     def token() -> str:
         # An error of the provider may quote the token, so that only its type is shown.

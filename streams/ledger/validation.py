@@ -32,6 +32,7 @@ from accounting import (
     StepShape,
     steps_measure,
 )
+from accounting.exact.errors import quoted
 from streams.ledger.slots import UNKNOWN
 from streams.records import (
     ERASED_INTEGER,
@@ -376,7 +377,7 @@ def check_once(users: UserIds, slots: NDArray[np.int64]) -> None:
     twice = ordered[1:][repeated & (ordered[1:] != UNKNOWN)]
     if len(twice):
         first = int(np.flatnonzero(np.isin(slots, twice))[0])
-        detail = f"user {plain(users[first])!r} appears twice in this step"
+        detail = f"user {quoted(plain(users[first]))} appears twice in this step"
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
 
@@ -394,7 +395,7 @@ def check_no_member(users: UserIds, slots: NDArray[np.int64], members: NDArray[n
     repeated = np.isin(slots, members)
     if repeated.any():
         user = plain(users[int(repeated.argmax())])
-        detail = f"user {user!r} is a member already, at another position"
+        detail = f"user {quoted(user)} is a member already, at another position"
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
 
@@ -448,8 +449,9 @@ def check_kinds(policy: Policy, first: User | None, users: UserIds) -> None:
         strange = next((user for user in users if _kind(user) != kind), None)
     if strange is not None:
         detail = (
-            f"user {strange!r} is of kind {_kind(strange)}, those of dataset {policy.dataset!r} "
-            f"are of kind {kind} (user_ids: {allowed}): one person must not have two budgets"
+            f"user {quoted(strange)} is of kind {_kind(strange)}, those of dataset "
+            f"{policy.dataset!r} are of kind {kind} (user_ids: {allowed}): one person must not "
+            "have two budgets"
         )
         raise Rejection(Reason.MIXED_USERS, detail)
 
@@ -490,7 +492,7 @@ def check_homes(users: UserIds, partition: int, partitions: int) -> None:
     if len(strangers):
         first = int(strangers[0])
         detail = (
-            f"user {plain(users[first])!r} lives in partition {int(homes[first])} "
+            f"user {quoted(plain(users[first]))} lives in partition {int(homes[first])} "
             f"of {partitions}, not in {partition}"
         )
         raise Rejection(Reason.WRONG_PARTITION, detail)

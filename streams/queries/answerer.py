@@ -46,6 +46,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import Gaussian, noise_for_norm_budget
+from accounting.exact.errors import quoted
 from accounting.release import ExactNoise, KeySelection
 from accounting.release.clipping import clip_rows, row_norms
 from streams.records.users import UserIds
@@ -92,7 +93,9 @@ class Release:
             InvalidRequest: the confidence is out of range.
         """
         if not 0.0 < confidence < 1.0:
-            raise InvalidRequest(f"confidence is {confidence}; it must be above 0 and below 1")
+            raise InvalidRequest(
+                f"confidence is {quoted(confidence)}; it must be above 0 and below 1"
+            )
         width = self.noise_stddev * quantile_of_noise(confidence, self.value.size)
         return self.value - width, self.value + width
 
@@ -161,13 +164,16 @@ class QueryAnswerer:
         exponent = math.frexp(self.noise_stddev)[1]
         if abs(exponent) > _NOISE_EXPONENTS:
             raise InvalidRequest(
-                f"noise_stddev is {noise_stddev}; it must be between 2**-{_NOISE_EXPONENTS} and "
+                f"noise_stddev is {quoted(noise_stddev)}; it must be between "
+                f"2**-{_NOISE_EXPONENTS} and "
                 f"2**{_NOISE_EXPONENTS}: choose another unit for the contributions"
             )
         self._grid = exponent - _GRID_BITS  # the spacing is 2**grid
         self._spread = Fraction(self.noise_stddev) / Fraction(2) ** self._grid
         if clip_norm is not None and not 0 < clip_norm < math.inf:
-            raise InvalidRequest(f"clip_norm is {clip_norm}; it must be finite and positive")
+            raise InvalidRequest(
+                f"clip_norm is {quoted(clip_norm)}; it must be finite and positive"
+            )
         self.clip_norm = clip_norm
         self.reserve = reserve
         self.last_charge: ChargedUsers | None = None
@@ -275,7 +281,7 @@ class QueryAnswerer:
         for name, scale in factors.items():
             if not 2.0**-_NOISE_EXPONENTS <= scale <= 2.0**_NOISE_EXPONENTS:
                 raise InvalidRequest(
-                    f"the scale of query {name!r} is {scale}; it must be between "
+                    f"the scale of query {quoted(name)} is {quoted(scale)}; it must be between "
                     f"2**-{_NOISE_EXPONENTS} and 2**{_NOISE_EXPONENTS}"
                 )
         read = {}
@@ -424,8 +430,8 @@ class QueryAnswerer:
         """
         if not 0 < delta < 1 or dimension < 1:
             raise InvalidRequest(
-                f"delta is {delta} and dimension is {dimension}; 0 < delta < 1 <= dimension is "
-                "required"
+                f"delta is {quoted(delta)} and dimension is {quoted(dimension)}; 0 < delta < 1 <= "
+                "dimension is required"
             )
         return self.noise_stddev * math.sqrt(2.0 * math.log(dimension / delta))
 
@@ -442,7 +448,9 @@ def read_contributions(
     """
     rows = read_rows("contributions", contributions)
     if dimension is not None and (type(dimension) is not int or dimension < 1):
-        raise InvalidRequest(f"dimension is {dimension}; it must be a whole number, at least 1")
+        raise InvalidRequest(
+            f"dimension is {quoted(dimension)}; it must be a whole number, at least 1"
+        )
     if not users and dimension is not None:  # an empty list does not say how long vectors are
         rows = np.empty((0, dimension))
     if rows.shape != ((users,) if dimension is None else (users, dimension)):
@@ -482,7 +490,9 @@ def _side_by_side(
     for name, (ids, rows) in queries.items():
         mine = places[begin : begin + len(ids)]
         if len(np.unique(mine)) < len(ids):
-            raise InvalidRequest(f"query {name!r} has a user twice: add its contributions up first")
+            raise InvalidRequest(
+                f"query {quoted(name)} has a user twice: add its contributions up first"
+            )
         columns[name] = slice(first, first + widths[name])
         scaled = rows.reshape(len(ids), widths[name]) / scales.get(name, 1.0)
         joint[mine, columns[name]] = np.clip(scaled, -_LARGEST, _LARGEST)

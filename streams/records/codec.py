@@ -115,7 +115,7 @@ def _check_content(request: Request) -> None:
     if isinstance(users, bytes):
         return
     if (reserved := first_reserved(users)) is not None:
-        detail = f"user {reserved!a} begins with {RESERVED!r}, which is reserved for erased users"
+        detail = f"user {reserved[:60]!a} begins with {RESERVED!r}, reserved for erased users"
         raise Rejection(Reason.MALFORMED, detail, request)
     user = None if isinstance(request, Erase) else first_irregular(users)
     if user is not None:

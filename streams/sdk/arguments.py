@@ -25,6 +25,7 @@ from accounting import (
     mechanism_from,
 )
 from accounting.costs.mechanisms import noise_scale
+from accounting.exact.errors import quoted
 from accounting.exact.validation import as_float_array, nonnegative_finite
 from streams.ledger.validation import (
     MECHANISMS,
@@ -150,8 +151,8 @@ def read_event(mechanism: Any, clip_norm: float | None) -> Mechanism:
     """
     if not isinstance(mechanism, Mechanism) and clip_norm is None:
         raise InvalidRequest(
-            f"mechanism is {mechanism!r}: a DpEvent states its noise as a multiple of the clip "
-            "norm. Give clip_norm as well, or a mechanism of accounting"
+            f"mechanism is {quoted(mechanism)}: a DpEvent states its noise as a multiple of the "
+            "clip norm. Give clip_norm as well, or a mechanism of accounting"
         )
     return mechanism_from(mechanism, 1.0 if clip_norm is None else clip_norm)
 
@@ -185,9 +186,9 @@ def read_mechanism(
             if other is not None:
                 check_covered(chosen, other, policies, Measure.covers_by_table)
             raise InvalidRequest(
-                f"mechanism is {mechanism!r}; Run.charge takes Gaussian, Laplace and PureDP steps. "
-                "Charge Poisson-sampled steps with a roster (Run.enrol), or as Gaussian, which "
-                "never costs less"
+                f"mechanism is {quoted(mechanism)}; Run.charge takes Gaussian, Laplace and PureDP "
+                "steps. Charge Poisson-sampled steps with a roster (Run.enrol), or as Gaussian, "
+                "which never costs less"
             )
         scale = noise_scale(chosen)
         mechanism_of(name, scale, *policies)
@@ -204,7 +205,7 @@ def check_strings(users: list[str]) -> None:
     """
     if (reserved := first_reserved(users)) is not None:
         raise InvalidRequest(
-            f"user {reserved!r} begins with {RESERVED!r}, which is reserved for erased users"
+            f"user {quoted(reserved)} begins with {RESERVED!r}, which is reserved for erased users"
         )
     lengths = set(map(len, users))
     if all(1 <= length <= _LONGEST_ID for length in lengths) and "".join(users).isascii():
@@ -212,12 +213,14 @@ def check_strings(users: list[str]) -> None:
     for user in users:
         if not 1 <= len(user) <= _LONGEST_ID:
             raise InvalidRequest(
-                f"user {user!r} has {len(user)} characters; it must have 1 to {_LONGEST_ID}"
+                f"user {quoted(user)} has {len(user)} characters; it must have 1 to {_LONGEST_ID}"
             )
         try:
             user.encode()
         except UnicodeEncodeError as error:
-            raise InvalidRequest(f"user {user!r} cannot be encoded as UTF-8: {error}") from error
+            raise InvalidRequest(
+                f"user {quoted(user)} cannot be encoded as UTF-8: {error}"
+            ) from error
 
 
 def _is_frame(values: object) -> bool:
@@ -237,7 +240,7 @@ def elements_of(argument: str, values: object) -> NDArray[Any] | list[Any]:
     if isinstance(values, Set | Mapping):
         raise InvalidRequest(f"{argument} is a {kind}, which has no positions: give a list")
     if isinstance(values, str | bytes | bytearray | memoryview):
-        raise InvalidRequest(f"{argument} is {values!r}: give a list")
+        raise InvalidRequest(f"{argument} is {quoted(values)}: give a list")
     if _is_frame(values):
         raise InvalidRequest(f"{argument} is a {kind}: give one column of it, as frame['name']")
     if hasattr(values, "__array__"):
@@ -288,7 +291,7 @@ def _ids(elements: list[Any]) -> UserIds:
 
 
 def _too_large(user: int) -> InvalidRequest:
-    return InvalidRequest(f"user {user} does not fit in a signed 64-bit integer")
+    return InvalidRequest(f"user {quoted(user)} does not fit in a signed 64-bit integer")
 
 
 def _plain_id(position: int, user: object) -> User:
@@ -296,7 +299,7 @@ def _plain_id(position: int, user: object) -> User:
         return str.__str__(user)
     if isinstance(user, int | np.integer) and not isinstance(user, bool):
         return int(user)
-    raise InvalidRequest(f"user {user!r} at position {position} {_fault(user)} an int or str")
+    raise InvalidRequest(f"user {quoted(user)} at position {position} {_fault(user)} an int or str")
 
 
 def _array_of(argument: str, elements: list[Any]) -> NDArray[Any]:
@@ -322,7 +325,9 @@ def _check_numbers(argument: str, numbers: list[Any]) -> None:
     kinds = set(map(type, numbers))
     if not all(map(_is_number, kinds)):
         position, bad = next((i, x) for i, x in enumerate(numbers) if not _is_number(type(x)))
-        raise InvalidRequest(f"{argument}: {bad!r} at position {position} {_fault(bad)} a number")
+        raise InvalidRequest(
+            f"{argument}: {quoted(bad)} at position {position} {_fault(bad)} a number"
+        )
     integers = {kind for kind in kinds if issubclass(kind, int | np.integer)}
     if integers and integers != kinds:  # numpy would round them to float64
         large = next((x for x in numbers if type(x) in integers and abs(int(x)) > 2**53), None)
@@ -421,10 +426,10 @@ def chosen_mechanism(
         chosen = read_event(mechanism, clip_norm)
     if sampling_rate != 1:
         raise InvalidRequest(
-            f"sampling_rate is {sampling_rate}, but a mechanism was given: give the rate with the "
-            "mechanism, as in PoissonGaussian"
+            f"sampling_rate is {quoted(sampling_rate)}, but a mechanism was given: give the rate "
+            "with the mechanism, as in PoissonGaussian"
         )
     if type(chosen) not in _ROSTER_MECHANISMS:
         known = ", ".join(kind.__name__ for kind in _ROSTER_MECHANISMS)
-        raise InvalidRequest(f"mechanism is {mechanism!r}; a roster charges steps of {known}")
+        raise InvalidRequest(f"mechanism is {quoted(mechanism)}; a roster charges steps of {known}")
     return chosen

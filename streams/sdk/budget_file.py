@@ -43,6 +43,7 @@ from weakref import WeakSet
 
 import msgspec
 
+from accounting.exact.errors import quoted
 from streams.ledger.errors import PartitionError
 from streams.ledger.ledger import Ledger, UnknownState, ledger_of
 from streams.ledger.outputs import Channel, Output
@@ -130,7 +131,11 @@ def create_file(path: str, partitions: int) -> None:
         UnusableFile: the folder does not exist or cannot be written.
     """
     if not 1 <= partitions <= MOST_PARTITIONS:
-        raise InvalidRequest(f"partitions is {partitions}; it must be 1 to {MOST_PARTITIONS}")
+        raise InvalidRequest(
+            f"partitions is {quoted(partitions)}; it must be 1 to {MOST_PARTITIONS}"
+        )
+    if "\0" in path:
+        raise UnusableFile(path, FileProblem.UNREADABLE, "the path has a NUL character")
     target = Path(path)
     if target.exists():
         return

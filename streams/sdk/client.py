@@ -9,6 +9,7 @@ from types import TracebackType
 
 from msgspec import structs
 
+from accounting.exact.errors import quoted
 from streams.config import Config, lacking
 from streams.ledger.outputs import Channel
 from streams.records import (
@@ -186,8 +187,8 @@ class Turnstile:
         if partitions not in (None, connection.partitions):
             connection.close()
             raise InvalidRequest(
-                f"partitions is {partitions}, and {name} has {connection.partitions}, which never "
-                "changes: leave it out"
+                f"partitions is {quoted(partitions)}, and {name} has {connection.partitions}, "
+                "which never changes: leave it out"
             )
         return cls(connection=connection, pseudonym_key=pseudonym_key, request_key=request_key)
 

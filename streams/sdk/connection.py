@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from accounting.exact.errors import quoted
 from streams.ledger.outputs import Channel
 from streams.records import (
     MAX_REQUEST_BYTES,
@@ -73,7 +74,9 @@ class Deadline:
             InvalidRequest: the timeout is not finite or negative.
         """
         if not 0 <= seconds <= threading.TIMEOUT_MAX:
-            raise InvalidRequest(f"timeout is {seconds}; it must be finite seconds, at least 0")
+            raise InvalidRequest(
+                f"timeout is {quoted(seconds)}; it must be finite seconds, at least 0"
+            )
         return cls(seconds, monotonic() + seconds)
 
     def left(self) -> float:

@@ -29,7 +29,8 @@ from accounting import (
     candidate_orders,
     steps_measure,
 )
-from accounting.exact.units import UNIT_BITS
+from accounting.exact.errors import quoted
+from accounting.exact.units import UNIT_BITS, budget_units
 from accounting.exact.validation import finite_numbers, positive_finite
 from streams.ledger.authorization import check_access
 from streams.ledger.validation import check_policy
@@ -105,7 +106,7 @@ def policy_from(
         raise InvalidRequest("share_of and share belong together: give both")
     if share_of is not None and not isinstance(share_of, Policy):
         raise InvalidRequest(
-            f"share_of is {share_of!r}; give the policy that create_dataset returned"
+            f"share_of is {quoted(share_of)}; give the policy that create_dataset returned"
         )
     if share_of is not None and share_of.per_user_order is True:
         raise InvalidRequest(
@@ -115,8 +116,8 @@ def policy_from(
     given = budget is not None, epsilon is not None or delta is not None
     if pseudonyms is not None and user_ids not in (None, "integer"):
         raise InvalidRequest(
-            f"user_ids is {user_ids!r}; with a pseudonym_key all users are integers in the log: "
-            "leave user_ids out"
+            f"user_ids is {quoted(user_ids)}; with a pseudonym_key all users are integers in the "
+            "log: leave user_ids out"
         )
     parameters = orders, sampling_rate, noise_multiplier
     if share_of is not None and (any(given) or any(one is not None for one in parameters)):
@@ -148,9 +149,10 @@ def policy_from(
             else:
                 budget = row.budgets_for(epsilon, delta, orders)
         if budget is not None:
-            units = _units("budget", row, budget)
+            given_as = "budget" if epsilon is None else _given_as(measure, epsilon, delta)
+            units = _units(given_as, row, budget)
             if row.shape is not None and units[0] % 2**UNIT_BITS:
-                raise InvalidRequest(f"budget is {budget}; give a whole number of steps")
+                raise InvalidRequest(f"budget is {quoted(budget)}; give a whole number of steps")
         if odometer_step is None:
             steps = [max(1, number // _ODOMETER_STEPS) for number in units]
         else:
@@ -299,7 +301,7 @@ def close(connection: Connection, name: str, deadline: Deadline) -> list[str]:
                 partitions == [home] or reply.reason is not Reason.UNKNOWN_DATASET
             ):
                 if reply.reason is Reason.UNKNOWN_DATASET:
-                    detail = f"dataset {name!r} does not exist"
+                    detail = f"dataset {quoted(name)} does not exist"
                     raise RequestRejected(reply.reason, detail, reply.partition) from None
                 raise reply
     return sorted(datasets)
@@ -316,8 +318,8 @@ def check_names(*names: str) -> None:
             msgspec.convert(name, Name)
         except msgspec.ValidationError as error:
             raise InvalidRequest(
-                f"{name!r} is no valid name of a dataset or run: use 1 to 128 letters, digits, "
-                "dots, dashes and underscores, starting with a letter or digit"
+                f"{quoted(name)} is no valid name of a dataset or run: use 1 to 128 letters, "
+                "digits, dots, dashes and underscores, starting with a letter or digit"
             ) from error
 
 
@@ -394,7 +396,9 @@ def _home_and_others(name: str, partitions: int) -> tuple[int, list[int]]:
 
 def _check_choice(argument: str, given: object, choices: Sequence[str]) -> None:
     if given not in choices:
-        raise InvalidRequest(f"{argument} is {given!r}; it must be one of {', '.join(choices)}")
+        raise InvalidRequest(
+            f"{argument} is {quoted(given)}; it must be one of {', '.join(choices)}"
+        )
 
 
 def _units(argument: str, measure: Measure, numbers: npt.ArrayLike) -> list[int]:
@@ -402,7 +406,12 @@ def _units(argument: str, measure: Measure, numbers: npt.ArrayLike) -> list[int]
     found = finite_numbers(argument, numbers)
     if not all(number > 0 for number in found):
         raise InvalidRequest(f"{argument} is {np.asarray(numbers).tolist()}; it must be positive")
-    return [measure.budget_units(number) for number in found]
+    return [budget_units(number, measure.power, argument) for number in found]
+
+
+def _given_as(measure: str, epsilon: float, delta: float | None) -> str:
+    """Return the name of a budget that follows from epsilon, in the words of the caller."""
+    return f"epsilon is {epsilon:g} at delta {delta:g}: the {measure} budget that follows"
 
 
 _LOG_BYTES = 16
@@ -439,7 +448,7 @@ def access_list(allow: Mapping[str, Sequence[Right]]) -> AccessList:
     entries = {}
     for text, rights in allow.items():
         if isinstance(rights, str):
-            raise InvalidRequest(f"the rights of a key are {rights!r}; they must be a list")
+            raise InvalidRequest(f"the rights of a key are {quoted(rights)}; they must be a list")
         try:
             key = public_bytes(text)
         except InvalidKey as error:
@@ -491,7 +500,7 @@ def _log_of(text: str) -> bytes:
         log = b""
     if len(log) != _LOG_BYTES:
         raise InvalidRequest(
-            f"copied_from is {text!r}; the id of a log must be 32 hexadecimal digits"
+            f"copied_from is {quoted(text)}; the id of a log must be 32 hexadecimal digits"
         )
     return log
 

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
+from accounting.exact.errors import quoted
 from streams.records import Policy
 from streams.sdk.arguments import UsersLike
 from streams.sdk.client import Turnstile
@@ -62,9 +63,9 @@ class Epochs:
     ) -> None:
         if period not in get_args(Period):
             raise InvalidRequest(
-                f"period is {period!r}; it must be one of {get_args(Period)}. Budgets of sliding "
-                "windows and budgets that refill are refused: what expires depends on data, and "
-                "one event then changes all later releases (docs/guarantees.md#renewal)"
+                f"period is {quoted(period)}; it must be one of {get_args(Period)}. Budgets of "
+                "sliding windows and budgets that refill are refused: what expires depends on "
+                "data, and one event then changes all later releases (docs/guarantees.md#renewal)"
             )
         self._turnstile, self._series, self._policy = turnstile, series, policy
         self._pattern, self._label = _LABELS[period]
@@ -104,7 +105,7 @@ class Epochs:
             InvalidRequest: it is no name of an epoch of this period.
         """
         if not re.fullmatch(self._pattern, epoch):
-            raise InvalidRequest(f"epoch is {epoch!r}; it must have the form {self._pattern}")
+            raise InvalidRequest(f"epoch is {quoted(epoch)}; it must have the form {self._pattern}")
         return f"{self._series}.{epoch}"
 
     def create(self, epoch: str) -> Policy:

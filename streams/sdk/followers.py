@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 
+from accounting.exact.errors import quoted
 from streams.records import (
     BUDGET,
     Decision,
@@ -99,10 +100,13 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.since not in get_args(Since):
-            raise InvalidRequest(f"since is {self.since!r}; it must be one of {get_args(Since)}")
+            raise InvalidRequest(
+                f"since is {quoted(self.since)}; it must be one of {get_args(Since)}"
+            )
         if self.idle_timeout is not None and not self.idle_timeout >= 0:
             raise InvalidRequest(
-                f"idle_timeout is {self.idle_timeout}; it must be a number of seconds, at least 0"
+                f"idle_timeout is {quoted(self.idle_timeout)}; it must be a number of seconds, at "
+                "least 0"
             )
 
 

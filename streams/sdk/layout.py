@@ -28,6 +28,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from accounting.exact.errors import quoted
 from streams.records import (
     MAX_CHARGE_USERS,
     MAX_REQUEST_BYTES,
@@ -163,11 +164,11 @@ class Pseudonyms:
         first, second = (ids[int(order[place])] for place in (twice[0], twice[0] + 1))
         if _text(first) == _text(second):
             raise InvalidRequest(
-                f"user {second!r} appears twice in one step: add its norms up first"
+                f"user {quoted(second)} appears twice in one step: add its norms up first"
             )
         raise InvalidRequest(
-            f"users {first!r} and {second!r} have the same pseudonym by chance, and share a "
-            "budget: charge them in separate steps"
+            f"users {quoted(first)} and {quoted(second)} have the same pseudonym by chance, and "
+            "share a budget: charge them in separate steps"
         )
 
     def _remember(self) -> None:
@@ -317,7 +318,9 @@ def _check_distinct(ids: UserIds) -> None:
     seen: set[User] = set()
     for user in ids:
         if user in seen:
-            raise InvalidRequest(f"user {user!r} appears twice in one step: add its norms up first")
+            raise InvalidRequest(
+                f"user {quoted(user)} appears twice in one step: add its norms up first"
+            )
         seen.add(user)
 
 

@@ -34,6 +34,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from accounting.exact.errors import quoted
 from accounting.exact.validation import whole_number
 from streams.records import (
     MAX_SEPARATION,
@@ -87,7 +88,9 @@ def open_run(
     if released is not None and (
         not isinstance(released, int | np.integer) or isinstance(released, bool) or released < -1
     ):
-        raise InvalidRequest(f"released is {released!r}; it must be a step, or -1 for none yet")
+        raise InvalidRequest(
+            f"released is {quoted(released)}; it must be a step, or -1 for none yet"
+        )
     request = _open_request(dataset, name, _separation(min_separation), take_over=take_over)
     for attempts in range(_OPENINGS):
         if attempts:
@@ -135,8 +138,8 @@ def resume_run(
     if asked is not None and asked not in (due, newest):
         raise RequestRejected(
             Reason.STEP_OUT_OF_ORDER,
-            f"step {asked} is neither the last step of run {name!r} nor the next one, which is "
-            f"step {due}",
+            f"step {quoted(asked)} is neither the last step of run {name!r} nor the next one, "
+            f"which is step {due}",
             None,
         )
     return Run(connection, opened, due if asked is None else asked, is_shared=True)
@@ -286,9 +289,9 @@ def _next_step(
         return newest if decided < newest else newest + 1
     if released > decided:
         raise InvalidRequest(
-            f"released is {released}, but step {decided} is the last one of run {name!r} that "
-            f"all partitions have decided (-1 for none). Step {released} was charged elsewhere or "
-            "not at all: release nothing more before you know which"
+            f"released is {quoted(released)}, but step {decided} is the last one of run {name!r} "
+            "that all partitions have decided (-1 for none). That step was charged elsewhere "
+            "or not at all: release nothing more before you know which"
         )
     if released < newest - at_once:
         raise ReleaseUnknown(name, released, decided, is_last=decided == newest)

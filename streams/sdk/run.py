@@ -10,6 +10,7 @@ from msgspec import UNSET
 from numpy.typing import ArrayLike
 
 from accounting.costs.norm_levels import MAX_LEVELS, grid_norms
+from accounting.exact.errors import quoted
 from accounting.exact.validation import positive_finite, whole_number
 from streams.records import Charge, Enrol, MechanismName, Policy, RunOpened
 from streams.records.users import UserIds
@@ -298,7 +299,7 @@ class Run:
         reserve: float = 0.0,
     ) -> AskedStep[StepDecision, StepDecision]:
         if not 0.0 <= reserve < 1.0:
-            raise InvalidRequest(f"reserve is {reserve}; it must be at least 0 and below 1")
+            raise InvalidRequest(f"reserve is {quoted(reserve)}; it must be at least 0 and below 1")
         ids = self._known_users.read(users)
         values, limit = read_norms(norms, len(ids), clip_norm)
         name, scale = read_mechanism(noise_stddev, mechanism, clip_norm, self._policies)

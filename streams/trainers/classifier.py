@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from accounting.exact.errors import quoted
 from streams.sdk.arguments import read_rows
 from streams.sdk.errors import InvalidRequest, Unusable
 from streams.sdk.run import Run
@@ -88,7 +89,9 @@ except ModuleNotFoundError:
             """Set constructor arguments."""
             unknown = params.keys() - self.get_params().keys()
             if unknown:
-                raise InvalidRequest(f"{type(self).__name__} has no argument {min(unknown)!r}")
+                raise InvalidRequest(
+                    f"{type(self).__name__} has no argument {quoted(min(unknown))}"
+                )
             for name, value in params.items():
                 setattr(self, name, value)
             return self
@@ -304,7 +307,9 @@ class IndividualDPClassifier(ClassifierBase):
     def _expected_batch(self) -> float:
         population = self.population
         if not isinstance(population, int | float | np.number) or not 0 < population < math.inf:
-            raise InvalidRequest(f"population is {population!r}; it must be a positive number")
+            raise InvalidRequest(
+                f"population is {quoted(population)}; it must be a positive number"
+            )
         return float(self.sampling_rate * population)
 
     def _noise(self, run: Run) -> float:

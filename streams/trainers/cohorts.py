@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import InvalidInput
+from accounting.exact.errors import quoted
 from accounting.exact.validation import whole_number
 from streams.records import User
 from streams.records.users import normal_form, user_key
@@ -66,7 +67,7 @@ def sampled_cohort(
     try:
         return poisson_sample(available, probability, not_private_generator=not_private_generator)
     except InvalidInput as error:
-        raise InvalidRequest(f"probability is {probability}: {error}") from error
+        raise InvalidRequest(f"probability is {quoted(probability)}: {error}") from error
 
 
 def rotating_cohort(

@@ -43,6 +43,7 @@ from transformers import Trainer, TrainerState
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from accounting.exact.errors import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.loader import IndividualDPLoader
@@ -164,9 +165,9 @@ class HuggingFaceTrainer(Trainer):
         """
         if resume_from_checkpoint not in (None, False, True):
             raise InvalidRequest(
-                f"resume_from_checkpoint is {resume_from_checkpoint!r}: give True, which continues "
-                f"from {self._checkpoint.path}. To train on from an older model, load it and open "
-                "a run of another name"
+                f"resume_from_checkpoint is {quoted(resume_from_checkpoint)}: give True, which "
+                f"continues from {self._checkpoint.path}. To train on from an older model, load "
+                "it and open a run of another name"
             )
         step = self._private.step
         if not resume_from_checkpoint:

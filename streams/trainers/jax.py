@@ -25,6 +25,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
+from accounting.exact.errors import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.examples import ExamplesByUser
 from streams.trainers.steps import PrivateSteps
@@ -112,7 +113,9 @@ def private_grad(
         TurnstileError: any error of the charge. Call again to continue.
     """
     if examples_at_once < 1:
-        raise InvalidRequest(f"examples_at_once is {examples_at_once}; it must be at least 1")
+        raise InvalidRequest(
+            f"examples_at_once is {quoted(examples_at_once)}; it must be at least 1"
+        )
 
     @jax.jit
     def rows_of(params: Tree, chosen: tuple[Tree, ...]) -> jax.Array:

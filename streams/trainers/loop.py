@@ -30,6 +30,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.exact.errors import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.planning import Schedule
@@ -118,8 +119,8 @@ class PrivateTrainer:
     ) -> None:
         if min(checkpoint_every, users_at_once) < 1:
             raise InvalidRequest(
-                f"checkpoint_every is {checkpoint_every} and users_at_once is {users_at_once}; "
-                "both must be at least 1"
+                f"checkpoint_every is {quoted(checkpoint_every)} and users_at_once is "
+                f"{quoted(users_at_once)}; both must be at least 1"
             )
         self.steps = steps
         self._gradients = gradients
@@ -160,8 +161,8 @@ class PrivateTrainer:
         planned = self.steps.planned
         if planned is not None and steps > planned:
             raise InvalidRequest(
-                f"steps is {steps}, but PrivateSteps has a plan of {planned}: give it the same "
-                "number"
+                f"steps is {quoted(steps)}, but PrivateSteps has a plan of {planned}: give it the "
+                "same number"
             )
         if self._model is None:
             self._model = self._resume(np.asarray(model, dtype=np.float64))

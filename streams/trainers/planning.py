@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import PoissonGaussian, best_order, steps_noise_multiplier
+from accounting.exact.errors import quoted
 from streams.records import Policy
 from streams.sdk.errors import InvalidRequest, invalid_requests
 
@@ -234,7 +235,7 @@ def planned(noise_stddev: Schedule, sampling_rate: Schedule, steps: int) -> Runs
         InvalidRequest: the number of steps, or the noise or rate of a step is invalid.
     """
     if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
-        raise InvalidRequest(f"steps is {steps!r}; it must be a whole number, at least 1")
+        raise InvalidRequest(f"steps is {quoted(steps)}; it must be a whole number, at least 1")
     if not callable(noise_stddev) and not callable(sampling_rate):
         return [(mechanism_of(noise_stddev, sampling_rate, 0), int(steps))]
     each = (mechanism_of(noise_stddev, sampling_rate, step) for step in range(steps))
@@ -251,6 +252,6 @@ def mechanism_of(noise_stddev: Schedule, sampling_rate: Schedule, step: int) -> 
         float(value(step) if callable(value) else value) for value in (noise_stddev, sampling_rate)
     )
     if not rate > 0.0:
-        raise InvalidRequest(f"sampling_rate is {rate} in step {step}; it must be above 0")
+        raise InvalidRequest(f"sampling_rate is {quoted(rate)} in step {step}; it must be above 0")
     with invalid_requests():
         return PoissonGaussian(noise, rate)

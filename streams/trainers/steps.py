@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.costs.mechanisms import PoissonGaussian
+from accounting.exact.errors import quoted
 from accounting.release.exact_normals import ExactNormals
 from streams.sdk.arguments import UsersLike
 from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable
@@ -118,7 +119,7 @@ class PrivateSteps:
         divisor = expected_batch(run.step) if callable(expected_batch) else expected_batch
         for name, value in (("clip_norm", clip_norm), ("expected_batch", divisor)):
             if not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
-                raise InvalidRequest(f"{name} is {value!r}; it must be finite and positive")
+                raise InvalidRequest(f"{name} is {quoted(value)}; it must be finite and positive")
         self._run = run
         self._noise_stddev = noise_of(noise_multiplier, clip_norm)
         self._sampling_rate = sampling_rate
@@ -143,7 +144,7 @@ class PrivateSteps:
     def _follows_norms(self, levels: Levels | None) -> bool:
         """Return whether levels follow observed norms."""
         if levels not in (None, "own", "clip_norm"):
-            raise InvalidRequest(f"levels is {levels!r}; it must be 'own' or 'clip_norm'")
+            raise InvalidRequest(f"levels is {quoted(levels)}; it must be 'own' or 'clip_norm'")
         # Without sampling no coin decides whose norm is seen.
         may = self._sampling_rate == 1 or self._run.policy.has_sampled_levels
         if levels == "own" and not may:
@@ -479,7 +480,8 @@ class OpenStep:
             )
         if isinstance(dimension, int) and self._owner.outer_parts:
             raise InvalidRequest(
-                f"dimension is {dimension}; with outer_parts give the dimension of each part"
+                f"dimension is {quoted(dimension)}; with outer_parts give the dimension of each "
+                "part"
             )
         widths = self._sum.widths
         if widths is None:  # no user was drawn
@@ -487,7 +489,9 @@ class OpenStep:
         else:
             found = sum(widths) if isinstance(dimension, int) else widths
             if dimension != found:
-                raise InvalidRequest(f"dimension is {dimension}; it must be {found}, as the rows")
+                raise InvalidRequest(
+                    f"dimension is {quoted(dimension)}; it must be {found}, as the rows"
+                )
         return self._owner.close_step(self, self._sum.totals(), self._norms)
 
 
@@ -497,7 +501,7 @@ def _distinct(places: Places, users: int) -> Places:
         try:
             places.indices(users)
         except (TypeError, ValueError) as error:
-            raise InvalidRequest(f"places is {places}: {error}") from error
+            raise InvalidRequest(f"places is {quoted(places)}: {error}") from error
         return places
     found = np.array(places) if isinstance(places, np.ndarray | list | tuple) else np.array(None)
     if found.ndim != 1 or found.dtype.kind not in "iu":

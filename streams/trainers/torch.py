@@ -54,6 +54,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
 
 from accounting import MEASURES, PoissonGaussian
+from accounting.exact.errors import quoted
 from streams.operations.statement import statement_of
 from streams.records import Measure, Policy, Reason
 from streams.sdk.client import Turnstile
@@ -401,11 +402,11 @@ def _read(settings: dict[str, Any]) -> Settings:
     made = Settings(**settings)
     if made.loss_reduction not in ("mean", "sum"):
         raise InvalidRequest(
-            f"loss_reduction is {made.loss_reduction!r}; it must be 'mean' or 'sum'"
+            f"loss_reduction is {quoted(made.loss_reduction)}; it must be 'mean' or 'sum'"
         )
     size = made.max_physical_batch_size
     if size is not None and size < 1:
-        raise InvalidRequest(f"max_physical_batch_size is {size}; it must be at least 1")
+        raise InvalidRequest(f"max_physical_batch_size is {quoted(size)}; it must be at least 1")
     return made
 
 
@@ -463,11 +464,13 @@ class _Draws(NamedTuple):
                 source, examples, users is None, rate, expected, steps, steps, settings, ranks
             )
         if not 0.0 < rate <= 1.0:
-            raise InvalidRequest(f"sampling_rate is {rate}; it must be above 0, at most 1")
+            raise InvalidRequest(f"sampling_rate is {quoted(rate)}; it must be above 0, at most 1")
         a_pass = round(1.0 / rate)
         if epochs is not None:
             if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-                raise InvalidRequest(f"epochs is {epochs!r}; it must be a whole number, at least 1")
+                raise InvalidRequest(
+                    f"epochs is {quoted(epochs)}; it must be a whole number, at least 1"
+                )
             steps = epochs * a_pass
         elif steps is not None:
             a_pass = steps
@@ -489,11 +492,13 @@ def _check_model(
 ) -> None:
     if isinstance(max_grad_norm, list | tuple):
         raise InvalidRequest(
-            f"max_grad_norm is {max_grad_norm!r}, but a user's gradient is clipped as a whole: "
-            "give max_grad_norm as one number, not one per layer"
+            f"max_grad_norm is {quoted(max_grad_norm)}, but a user's gradient is clipped as a "
+            "whole: give max_grad_norm as one number, not one per layer"
         )
     if not isinstance(max_grad_norm, int | float | np.number) or not 0 < max_grad_norm < math.inf:
-        raise InvalidRequest(f"max_grad_norm is {max_grad_norm!r}; it must be finite and positive")
+        raise InvalidRequest(
+            f"max_grad_norm is {quoted(max_grad_norm)}; it must be finite and positive"
+        )
     if isinstance(optimizer, DPOptimizer) or isinstance(module, GradSampleModule):
         raise InvalidRequest("module or optimizer was made private before: pass the original ones")
     if isinstance(module, DistributedDataParallel | FullyShardedDataParallel):

@@ -25,6 +25,12 @@ UNUSABLE = [
     "timeout = nan",
     'kafka = ""',
     "not toml",
+    pytest.param("x = " + "[" * 9000, id="nested deep"),
+    pytest.param("x = " + "9" * 6000, id="a huge integer"),
+    pytest.param("partitions = " + "9" * 4000, id="a large integer"),
+    pytest.param(f"partitions = [{'0, ' * 20000}]", id="a long list"),
+    pytest.param(f"{'x' * 9000} = 1", id="a long name"),
+    'prefix = "a\\u0000b"',
     "partitions = 2.7",
     "partitions = true",
     "partitions = 100001",
@@ -45,8 +51,9 @@ UNUSABLE = [
 def test_unusable_settings_are_rejected(tmp_path, content):
     file = tmp_path / "turnstile.toml"
     file.write_text(content)
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError) as rejected:
         Config.load(file, {})
+    assert len(str(rejected.value)) < 2000
 
 
 def test_variable_that_is_not_unicode_is_rejected():
@@ -58,6 +65,8 @@ def test_variable_that_is_not_unicode_is_rejected():
 def test_missing_file_is_rejected(tmp_path):
     with pytest.raises(ConfigurationError):
         Config.load(tmp_path / "absent.toml", {})
+    with pytest.raises(ConfigurationError):
+        Config.load(tmp_path / "a\0b.toml", {})
 
 
 USABLE_REDIS = [

@@ -157,3 +157,23 @@ def test_examples_in_the_docs_are_valid_and_use_the_keys_of_the_reference(
 def test_example_file_is_valid() -> None:
     example = read_query_file(TOP / "examples" / "answering" / "queries.toml")
     assert [query.name for query in example.queries] == ["buyers", "spending", "basket"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "x = " + "[" * 9000,
+        "x = " + "9" * 6000,
+        FILE + "[[query]]\n" * 20000,
+        FILE + "query = [" + "1, " * 20000 + "]",
+        FILE + COUNT.replace('"10ms"', '"' + "x" * 9000 + '"'),
+        FILE + COUNT + "x" * 9000 + " = 1",
+    ],
+    ids=["deep", "huge integer", "many tables", "long list", "long value", "long key"],
+)
+def test_error_about_a_file_is_short(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "queries.toml"
+    file.write_text(content)
+    with pytest.raises(UnusableQueries) as refused:
+        read_query_file(file)
+    assert len(str(refused.value)) < 1000

@@ -277,6 +277,20 @@ def test_caller_that_disconnects_keeps_its_place_until_its_step_is_decided(
             assert ask(gateway, "GET", path).status == 429
 
 
+def test_caller_that_hangs_up_leaves_nothing_in_the_log(
+    service: Partitions, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(gateway)
+    head = f"POST {opened(gateway)}/steps/0 HTTP/1.1\r\nHost: localhost\r\n"
+    for length in ("Content-Length: 9", "Transfer-Encoding: chunked"):
+        with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+            caller.sendall(f"{head}{length}\r\nExpect: 100-continue\r\n\r\n".encode())
+            assert caller.recv(100)  # the gateway waits for the body
+    # Its requests are handled one after the other, so the others have ended after this one.
+    assert ask(gateway, "POST", f"{opened(gateway)}/steps/0", STEP).status == 200
+    assert not caplog.records
+
+
 def test_large_body_is_refused_before_it_is_read(service: Partitions) -> None:
     with gateway_to(service, largest=2000) as gateway:
         create(gateway)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from accounting import Gaussian, Laplace, Mechanism, PureDP
+from streams.sdk.datasets import policy_from
 from streams.sdk.errors import InvalidRequest
 from tests.unit.sdk.partitions import Partitions
 
@@ -31,6 +33,16 @@ BAD_ARGUMENTS: dict[str, dict[str, Any]] = {
     "user reserved": {"users": ["a", "erased:s:00"]},
     "user not UTF-8": {"users": ["\ud800", "a"]},
     "users a string": {"users": "ab"},
+}
+LONG = "x" * 10**6
+LONG_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "user": {"users": [LONG, "a"]},
+    "user twice": {"users": [LONG[:256]] * 2},
+    "users": {"users": LONG},
+    "norms": {"norms": [LONG, 1.0]},
+    "noise": {"noise_stddev": LONG},
+    "mechanism": {"mechanism": LONG, "noise_stddev": None},
+    "digits": {"users": [10**6000, 1]},
 }
 TOO_MANY = {"users": range(3_000_000), "norms": np.ones(3_000_000)}
 
@@ -94,3 +106,25 @@ def test_invalid_policy_publishes_nothing(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         service.create(**{"budget": None, **arguments})
     assert not any(service.logs)
+
+
+@pytest.mark.parametrize("change", LONG_ARGUMENTS.values(), ids=LONG_ARGUMENTS)
+def test_error_quotes_only_the_beginning_of_a_long_value(change: dict[str, Any]) -> None:
+    service = Partitions()
+    service.create(user_ids="mixed")
+    run = service.open()
+    arguments = {"users": ["a", "b"], "norms": [1.0, 1.0], "noise_stddev": 4.0, **change}
+    with pytest.raises(InvalidRequest) as refused:
+        run.charge(arguments.pop("users"), arguments.pop("norms"), **arguments)
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("measure", "epsilon"),
+    [*((m, 1e7) for m in ("gdp", "zcdp", "renyi", "pure-dp")), ("pure-dp", 1e-20)],
+)
+def test_budget_out_of_range_is_reported_as_the_epsilon_that_was_given(
+    measure: Any, epsilon: float
+) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(f"epsilon is {epsilon:g} ")):
+        policy_from("d", partitions=1, measure=measure, epsilon=epsilon, delta=1e-6)

@@ -407,9 +407,10 @@ def test_file_that_cannot_be_used_is_not_changed(
     assert sorted(os.listdir(path.parent)) == [path.name]
 
 
-def test_missing_folder_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["no/budgets.db", "a\0b"])
+def test_path_that_cannot_be_created_is_reported(tmp_path: Path, name: str) -> None:
     with pytest.raises(UnusableFile) as raised:
-        Turnstile.open(tmp_path / "no" / "budgets.db")
+        Turnstile.open(tmp_path / name)
     assert raised.value.problem is FileProblem.UNREADABLE
 
 
