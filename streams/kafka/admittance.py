@@ -13,7 +13,6 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from time import sleep
 
@@ -29,8 +28,6 @@ _TIMES, _PAUSE = 3, 0.1  # seconds
 _METADATA, _HANDSHAKE, _AUTHENTICATE = (3, 2), (17, 1), (36, 0)  # (key, version)
 _TLS_ALERT = 0x15
 _LARGEST = 1024 * 1024  # bytes of an answer, which lists the brokers and no topics
-
-_Ask = Callable[[tuple[int, int], bytes], bytes]
 
 
 class _Refused(Exception):

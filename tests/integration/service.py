@@ -209,9 +209,9 @@ class Service:
         return asyncio.run(read())
 
     @contextmanager
-    def paused_worker(self, index: int = 0) -> Iterator[int]:
-        """Pause a worker for the block; yield its process id."""
-        pid = self.stack.workers[index].pid
+    def paused_worker(self) -> Iterator[int]:
+        """Pause the first worker for the block; yield its process id."""
+        pid = self.stack.workers[0].pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         try:

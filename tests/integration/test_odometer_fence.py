@@ -1,18 +1,12 @@
-"""Compaction keeps a user's newest odometer record, even if a paused worker continues."""
+"""Compaction keeps the newest odometer record of a user, also of repeated and aborted ones."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import aiokafka
 import msgspec
-import numpy as np
 import pytest
 from aiokafka.errors import KafkaError
 from kafka import KafkaConsumer, TopicPartition
@@ -23,10 +17,8 @@ from streams.kafka.results import Origin
 from streams.kafka.topics import ODOMETER, SETTINGS, ensure_topics
 from streams.ledger.ledger import Channel, Output
 from streams.local import KafkaBroker
-from streams.operations.status import read_owners
 from streams.records import OdometerRecord, encode, odometer_key
 from streams.worker.odometers import OdometerPublisher
-from tests.integration.service import ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 
 pytestmark = pytest.mark.fault
@@ -133,67 +125,3 @@ def test_compaction_keeps_the_newest_of_repeated_and_aborted_odometer_records(
         await later.stop()
 
     asyncio.run(scenario())
-
-
-PAUSES_BEFORE_PUBLISHING = """
-import os, pathlib, signal, sys
-from streams.cli.main import main
-from streams.worker.odometers import OdometerPublisher
-publish = OdometerPublisher.publish
-
-async def pausing(self, *arguments):
-    flag = pathlib.Path({flag!r})
-    if flag.exists():
-        flag.write_text(str(os.getpid()))
-        flag.rename(flag.with_suffix(".paused"))
-        os.kill(os.getpid(), signal.SIGSTOP)
-        flag.with_suffix(".woke").touch()
-    return await publish(self, *arguments)
-
-OdometerPublisher.publish = pausing
-sys.exit(main(["worker"]))
-"""
-
-
-@pytest.mark.parametrize("began", [True, False], ids=["had begun", "had not begun"])
-def test_a_worker_paused_between_commit_and_publishing_writes_no_older_odometer_record(
-    start_service: ServiceFactory, tmp_path: Path, began: bool
-) -> None:
-    flag = tmp_path / "pause"
-    command = (sys.executable, "-c", PAUSES_BEFORE_PUBLISHING.format(flag=str(flag)))
-    users, norms = np.arange(10), np.full(10, 1.0)
-    with start_service(partitions=1, worker_command=command) as service:
-        service.client.create_dataset("d", measure="zcdp", budget=10.0, odometer_step=0.1)
-        run = service.client.run("d", "r")
-        if began:
-            run.charge(users, norms, noise_stddev=1.0)
-            service.settle()
-        before = read_owners(service.config, 1)
-        flag.touch()
-        pause_file = flag.with_suffix(".paused")
-        with ThreadPoolExecutor(1) as aside:
-            # The paused worker has its answer as well; the next owner publishes it.
-            charged = aside.submit(run.charge, users, norms, noise_stddev=1.0)
-            eventually(pause_file.exists)
-            paused = int(pause_file.read_text())
-            try:
-                service.stack.start_worker()
-                charged.result(HANGS_AFTER)
-                assert read_owners(service.config, 1) != before
-                for _ in range(4):
-                    run.charge(users, norms, noise_stddev=1.0)
-                service.settle()
-            finally:
-                os.kill(paused, signal.SIGCONT)
-        eventually(flag.with_suffix(".woke").exists)
-        for _ in range(20):  # for other users, so that no record follows those of the paused worker
-            run.charge(users + 100, norms, noise_stddev=10.0)
-        service.audit()
-        newest: dict[int, int] = {}
-        written: dict[int, int] = {}
-        for _, _, value in service.log.records["odometer"]:
-            found = msgspec.msgpack.decode(value or b"", type=OdometerRecord)
-            written[int(found.user)] = found.offset
-            newest[int(found.user)] = max(found.offset, newest.get(int(found.user), -1))
-        assert written == newest
-        assert set(users.tolist()) <= written.keys()

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from streams.local import LocalStack
@@ -20,7 +19,6 @@ from tests.chaos.trainers import (
 )
 from tests.integration.lossy import WORKER, Lossy
 from tests.integration.service import IMPATIENT_WORKER, Service
-from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_failover import (
     Failover,
     cluster_failover,
@@ -104,31 +102,3 @@ def test_a_failover_to_before_the_start_of_the_log_is_restored_from_a_snapshot(
         failover.lose(meta_of(prefix, 0), trim)
         lossy.charge(4)
         service.audit()
-
-
-def test_a_service_can_move_to_an_empty_cluster(servers: LocalStack, tmp_path: Path) -> None:
-    prefix = f"move-{random.randrange(10**9)}."
-    shared = {"kafka": servers.kafka, "prefix": prefix, "partitions": 2}
-    users, norms = np.arange(40), np.full(40, 0.5)
-    with LocalStack(**shared, worker_command=IMPATIENT_WORKER) as old, closing(Service(old)) as was:
-        was.client.create_dataset("d", measure="zcdp", budget=1.0)
-        run = was.client.run("d", "r")
-        decided = [run.charge(users, norms, noise_stddev=2.0) for _ in range(4)]
-        was.audit()
-    cluster = RedisCluster(tmp_path, 3)
-    cluster.start()
-    try:
-        with (
-            LocalStack(**shared, redis=cluster.url, worker_command=IMPATIENT_WORKER) as new,
-            closing(Service(new)) as now,
-        ):
-            run = now.client.run("d", "r")
-            assert run.step == len(decided)
-            for _ in range(40):
-                decided.append(run.charge(users, norms, noise_stddev=2.0))
-            now.audit()
-            assert decided[0].admitted.all()
-            assert decided[-1].halted.all()  # no earlier spending was lost
-            assert 0 < sum(d.admitted.all() for d in decided) < len(decided)
-    finally:
-        cluster.kill()

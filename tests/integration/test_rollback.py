@@ -62,9 +62,6 @@ class Rollback:
         )
         self._flag.unlink()
 
-    def _is_compacted(self) -> bool:
-        return all(kept.meta.since == kept.next for kept in self.service.settle().values())
-
     def replicate(self) -> RedisServer:
         """Start another Redis with a copy of the present data."""
         copy = RedisServer(self._directory)

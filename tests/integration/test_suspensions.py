@@ -35,12 +35,11 @@ def charge(service: Service, steps: int, users: np.ndarray = USERS) -> None:
         run.charge(users, NORMS_OF_STEP, noise_stddev=2.0)
 
 
-def decides_nothing(service: Service, where: str = "") -> None:
+def decides_nothing(service: Service) -> None:
     """Check that a request to open a run is not answered, or not even sent."""
     no_answer = pytest.raises((DecisionTimeout, ServiceUnavailable))
-    with no_answer as caught, service.turnstile(timeout=2.0) as client:
+    with no_answer, service.turnstile(timeout=2.0) as client:
         client.run("d", "r")
-    assert where in str(caught.value)
 
 
 def status_code(service: Service) -> int:

@@ -18,7 +18,7 @@ from streams.records.digests import roster_digest
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout
 from streams.sdk.memory import MemoryConnection
-from streams.trainers import Checkpoint, IndividualDPClassifier
+from streams.trainers import Checkpoint
 from tests.audit.stored import Rows, state_of
 from tests.integration import training
 from tests.integration.service import KILLED, Life, Service, ServiceFactory, eventually
@@ -162,29 +162,3 @@ def assert_each_step_charged_once(service: Service, dataset: str) -> None:
     assert len(contents) == service.partitions * STEPS
     assert {len(digests) for digests in contents.values()} == {1}
     assert_no_rejects(service, dataset)
-
-
-def test_a_classifier_on_the_service_equals_the_one_in_memory(shared: Service, name: str) -> None:
-    from sklearn.datasets import load_digits
-
-    rows, labels = load_digits(return_X_y=True)
-    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    owners = np.arange(len(rows)) // 2  # two images each
-    fitted, connection = [], MemoryConnection(3, HANGS_AFTER)
-    for turnstile in (shared.client, Turnstile(connection=connection)):
-        turnstile.create_dataset(name, measure="renyi", epsilon=4.0, delta=1e-5)
-        classifier = IndividualDPClassifier(
-            4.0,
-            1e-5,
-            population=900,
-            classes=range(10),
-            steps=30,
-            sampling_rate=0.2,
-            not_private_seed=3,
-        )
-        fitted.append(classifier.fit(rows, labels, owners, run=turnstile.run(name, "fit")))
-    real, reference = fitted
-    assert real.coef_.tobytes() == reference.coef_.tobytes()
-    assert real.intercept_.tobytes() == reference.intercept_.tobytes()
-    assert shared.state(name) == charged_in_memory(connection, name)
-    assert real.score(rows, labels) > 0.5

@@ -20,6 +20,7 @@ from streams.store.misfit import Suspension
 from streams.store.port import SuspensionReason
 from streams.worker import processor as batch_loop
 from streams.worker.continuity import OVERDUE_AFTER
+from streams.worker.odometers import NotTheOwner
 from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Ending
 from streams.worker.processor import ProcessorState
@@ -348,12 +349,31 @@ def test_an_outbox_entry_is_deleted_only_after_the_broker_has_it():
     run(scenario)
 
 
-def test_many_odometers_that_wait_hold_up_no_answer():
-    class Raises(Ledger):
-        def apply(self, offset, value):
-            super().apply(offset, value)
-            return OUTPUTS
+class Raises(Ledger):
+    """A ledger whose every record has outputs."""
 
+    def apply(self, offset, value):
+        super().apply(offset, value)
+        return OUTPUTS
+
+
+def test_an_owner_that_was_replaced_before_its_epoch_began_sends_no_odometers():
+    async def scenario():
+        made = bench(Raises(0, 1))
+        made.gate.hold(Effect.BEGIN)
+        made.processor.start()
+        await made.arrive(Record(0))
+        await made.until(lambda: made.processor.next == 1 and made.gate.waiting[Effect.BEGIN])
+        made.store.contents(0).meta["owner"] = "somebody else"
+        made.gate.waiting.pop(Effect.BEGIN)[0].set_result(None)
+        with pytest.raises(Ended) as ended:
+            await made.until(made.odometers)
+        assert isinstance(ended.value.error, NotTheOwner)
+
+    run(scenario)
+
+
+def test_many_odometers_that_wait_hold_up_no_answer():
     async def scenario():
         made = bench(Raises(0, 1))
         made.gate.hold(Effect.BEGIN)

@@ -17,7 +17,15 @@ from streams.worker.ports import Ending
 from tests.doubles.memory_broker import last_snapshot
 from tests.unit.ledger.ledgers import Log
 from tests.unit.worker.processors import Ended
-from tests.unit.worker.test_ownership import PARTITIONS, Cluster, Worker
+from tests.unit.worker.test_ownership import (
+    PARTITIONS,
+    Cluster,
+    Worker,
+    add_partitions,
+    create_the_topic_again,
+    lose_the_end,
+    write_the_log_anew,
+)
 
 
 class Past(Cluster):
@@ -178,22 +186,6 @@ def delete_what_no_snapshot_covers(cluster):
     log = cluster.broker.norms(0)
     log.append(b"one more")
     log.delete_before(5)
-
-
-def create_the_topic_again(cluster):
-    cluster.broker.topic = b"another 16 bytes"
-
-
-def add_partitions(cluster):
-    cluster.broker.partitions += 1
-
-
-def lose_the_end(cluster):
-    cluster.broker.norms(0).lose_from(2)
-
-
-def write_the_log_anew(cluster):
-    cluster.broker.norms(0).records[3] = None, b"another record"
 
 
 SUSPENSIONS = [
