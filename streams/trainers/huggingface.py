@@ -101,6 +101,7 @@ class HuggingFaceTrainer(Trainer):
         args = self.args
         self._check()
         at_once, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
+        self._expected = at_once * accumulated  # examples in a step
         source: DataLoader[Any] = DataLoader(
             self._columns(self.train_dataset),
             batch_size=at_once * accumulated,
@@ -144,9 +145,13 @@ class HuggingFaceTrainer(Trainer):
         return DataLoader(steps, batch_size=None, collate_fn=_unchanged)
 
     def num_examples(self, dataloader: Any) -> int:
-        """Return the number of examples, as ``Trainer`` does."""
-        is_charged = isinstance(dataloader.dataset, LoaderSteps)
-        return int(super().num_examples(self._loader if is_charged else dataloader))
+        """Return the number of examples; of a charged pass the expected one, which is public.
+
+        ``Trainer`` logs it, and reports it as the training's runtime times examples per second.
+        """
+        if isinstance(dataloader.dataset, LoaderSteps):
+            return int(self._pass * self._expected)
+        return int(super().num_examples(dataloader))
 
     def train(self, resume_from_checkpoint: Any = None, **arguments: Any) -> Any:
         """Train, as ``Trainer.train`` does.

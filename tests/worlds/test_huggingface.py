@@ -1,0 +1,102 @@
+"""Trainings with Hugging Face's Trainer do the same with one user and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from streams import Turnstile
+from tests.worlds.neighbours import SEED, Fact, Noisy, Program, check_neighbours, flat
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-huggingface")
+transformers = pytest.importorskip("transformers", reason="make test-huggingface")
+pytest.importorskip("opacus", reason="Opacus is not installed: make test-huggingface")
+from streams.trainers import PrivacyEngine  # noqa: E402
+from streams.trainers.huggingface import HuggingFaceTrainer  # noqa: E402
+from tests.unit.trainers.finetuning import network  # noqa: E402
+
+pytestmark = pytest.mark.slow
+USER = 99
+
+
+class Review(NamedTuple):
+    """A review of a user: six tokens, and a label."""
+
+    user: int
+    tokens: tuple[int, ...]
+    label: int
+
+
+class Reviews(torch.utils.data.Dataset):
+    def __init__(self, data: list[Review]) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        one = self._data[place]
+        positions = list(range(len(one.tokens)))
+        return {"input_ids": list(one.tokens), "labels": one.label, "position_ids": positions}
+
+
+def counted(split: str, start_time: float, **numbers: float) -> dict[str, float]:
+    """Return what the rates in the metrics follow from, instead of the rates of this run."""
+    return {f"{split}_{name}": number for name, number in numbers.items()}
+
+
+def train(data: list[Review], **length: Any) -> Iterator[Fact]:
+    shown: dict[str, Any] = {"output_dir": "out", "report_to": [], "disable_tqdm": True}
+    with Turnstile.in_memory(partitions=2) as turnstile:
+        trainer = HuggingFaceTrainer(
+            engine=PrivacyEngine(turnstile, dataset="reviews", run="r"),
+            model=network(),
+            train_dataset=Reviews(data),
+            users=np.array([one.user for one in data]),
+            target_epsilon=8.0,
+            target_delta=1e-5,
+            settings={"population": 24, "not_private_generator": np.random.default_rng(SEED)},
+            args=transformers.TrainingArguments(
+                per_device_train_batch_size=4,
+                gradient_accumulation_steps=2,
+                logging_steps=1,
+                save_strategy="epoch",
+                use_cpu=True,
+                **shown,
+                **length,
+            ),
+        )
+        with patch("transformers.trainer.speed_metrics", counted):
+            done = trainer.train()
+        yield Fact("done", (done.global_step, done.training_loss, done.metrics))
+        yield Fact("logged", trainer.state.log_history)
+        yield Fact("statement", trainer.engine.statement())
+        values = [one.detach().numpy() for one in trainer.model.parameters()]
+        yield Fact("model", Noisy(flat(values)))
+
+
+PROGRAMS = {
+    "epochs": partial(train, num_train_epochs=2),
+    "steps": partial(train, max_steps=4, num_train_epochs=1),
+}
+_random = np.random.default_rng(0)
+OTHERS = [
+    Review(user, tuple(_random.integers(5, 30, size=6).tolist()), user % 2)
+    for user in range(20)
+    for _ in range(1 + user % 3)
+]
+HOSTILE = {
+    "one review": [Review(USER, (5, 6, 7, 8, 9, 10), 1)],
+    "very many reviews": [Review(USER, (5, 6, 7, 8, 9, 10), place % 2) for place in range(100)],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_one_user_of_a_training_decides_nothing(program: Program[Review], name: str) -> None:
+    check_neighbours(program, OTHERS, HOSTILE[name])
