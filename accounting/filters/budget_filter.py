@@ -128,8 +128,7 @@ class BudgetFilter(ABC):
           so the user is exhausted. Of several orders, the tightest (the smallest
           floor(left / order), the first if equal) is charged all that is left of it, and every
           other order the cost of the granted norm.
-        - A user with nothing left at some order is granted 0 and charged 0. A user with too little
-          left for any norm is granted 0 and charged that remainder.
+        - A user with too little left for any norm is granted 0 and charged 0.
         - For `PoissonGaussian`, bisection finds the norm, at most a relative 2**-20 below one that
           does not fit; the tightest order is the first that the latter exceeds.
 
@@ -164,9 +163,9 @@ class BudgetFilter(ABC):
         fits = charged <= self._left(spent)
         short = np.flatnonzero(~(fits if fits.ndim == 1 else fits.all(axis=1)))
         if short.size:
-            granted[short], charged[short] = self._last_grant(
-                mechanism, granted[short], spent[short]
-            )
+            norms, costs = self._last_grant(mechanism, granted[short], spent[short])
+            # Transposed, because there may be an axis of orders.
+            granted[short], charged[short] = norms, (costs.T * (norms > 0)).T
         return state + charged, granted, charged
 
     def charge_granted(

@@ -213,9 +213,7 @@ class RenyiFilter(BudgetFilter):
             granted = ZCDP.norms_within(mechanism, payable[rows, tightest])
         charges = self._charge(mechanism, granted)
         charges[rows, tightest] = left[rows, tightest]
-        # A user with nothing left at some order is granted 0, and charged nothing at the others.
-        empty = left == 0
-        return granted, np.where(empty.any(axis=1)[:, np.newaxis], 0, charges)
+        return granted, charges
 
     def _to_the_end(
         self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray

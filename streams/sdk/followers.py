@@ -49,9 +49,6 @@ _REMEMBERED_REJECTS = 100_000
 class Halt:
     """A user was left out of a step, and charged nothing for it.
 
-    There is one exception: a dataset with ``on_exhaustion="clip"`` and no parent charges the
-    remainder of a budget that is too small for any norm. The user is then exhausted.
-
     Attributes:
         user: the id as the log has it; strings are in Unicode's normal form NFC.
         exhausted: nothing is left, so no later step can admit this user. If False, a cheaper step

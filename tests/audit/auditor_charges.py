@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.audit.auditor_accounts import Dataset
 from tests.audit.auditor_erasure import spend_the_rest
-from tests.audit.auditor_grants import granted_by_all, granted_by_one
+from tests.audit.auditor_grants import granted_norm
 from tests.audit.auditor_requests import Rejection, User, digest_of, numbers_of
 from tests.audit.auditor_rosters import (
     ERASED,
@@ -295,16 +295,11 @@ class Charges(Held):
                 granted.append(None)
                 reasons.append(reason)
                 continue
-            if len(chain) > 1:
-                grant, refusing, costs = granted_by_all(
-                    chain, accounts, charge, norm, witness.get(position)
-                )
-                reasons += refusing[:1]
-            else:
-                grant, cost = granted_by_one(*chain, *accounts, charge, norm, witness.get(position))
-                costs = [cost]
-                reasons += [0] * (grant is None)
+            grant, refusing, costs = granted_norm(
+                chain, accounts, charge, norm, witness.get(position)
+            )
             granted.append(grant)
+            reasons += refusing[:1]
             for dataset, cost in zip(chain, costs, strict=True):
                 self._book(place, dataset, user, cost)
         return granted, reasons

@@ -17,34 +17,15 @@ from tests.audit.auditor_rosters import Cost
 _SHORTFALL = Fraction(1, 2**49)
 
 
-def granted_by_one(
-    dataset: Dataset,
-    account: Account,
-    charge: Mapping[str, Any],
-    norm: float,
-    witness: float | None,
-) -> tuple[float | None, Cost]:
-    """The norm that a user is granted, None for who is left out, and what is charged for it."""
-    cost = dataset.cost(charge, norm)
-    dataset.bind(account, cost)
-    left, cost = dataset.left(account, charge["reserve"]), dataset.at_orders(account, cost)
-    grant: float | None = norm
-    if any(units > rest for units, rest in zip(cost, left, strict=True)):
-        grant, cost = None, (0,) * len(left)
-        if dataset.policy["on_exhaustion"] == "clip" and all(left):
-            grant, cost = _clip(dataset, account, charge, witness)
-    return grant, cost
-
-
-def granted_by_all(
+def granted_norm(
     chain: Sequence[Dataset],
     accounts: Sequence[Account],
     charge: Mapping[str, Any],
     norm: float,
     witness: float | None,
 ) -> tuple[float | None, list[int], list[Cost]]:
-    """The norm that budgets within one another grant a user, None for who is left out; those that
-    would grant nothing; and what each of them charges.
+    """The norm that a chain of budgets grants a user, None for who is left out; those that would
+    grant nothing; and what each of them charges.
     """
     lasting = []  # of each budget: what it can pay of the step
     for dataset, account in zip(chain, accounts, strict=True):
@@ -87,23 +68,6 @@ def granted_by_all(
             spent_to_the_end[at] = left[at]
             costs[number] = tuple(spent_to_the_end)
     return witness, [], costs
-
-
-def _clip(
-    dataset: Dataset, account: Account, charge: Mapping[str, Any], grant: float | None
-) -> tuple[float | None, Cost]:
-    """What budget-aware clipping charges; checks that the granted norm is in the range."""
-    left = dataset.left(account, charge["reserve"])
-    payable = _payable(dataset, account, charge["reserve"])
-    tightest = payable.index(min(payable))
-    exact = exact_cost(dataset.measure, charge["mechanism"], float(charge["scale"]), grant or 0.0)
-    assert exact <= payable[tightest], f"a granted norm of {grant} costs more than is left: {left}"
-    assert exact >= payable[tightest] * (1 - _SHORTFALL) ** 2, (
-        f"a granted norm of {grant} wastes more than documented of {left}"
-    )
-    cost = list(dataset.at_orders(account, dataset.cost(charge, grant or 0.0)))
-    cost[tightest] = left[tightest]
-    return grant, tuple(cost)
 
 
 def _costs_at(

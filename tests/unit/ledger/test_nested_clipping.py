@@ -67,16 +67,18 @@ def test_the_first_empty_budget_is_the_reason():
     log.audit()
 
 
-def test_who_is_halted_pays_nothing_though_too_little_is_left_for_any_norm():
-    """A single budget takes such a rest; of several none does, as in every other refusal."""
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_who_is_halted_pays_nothing_though_too_little_is_left_for_any_norm(is_nested):
     renyi = {"measure": "renyi", "orders": [64.0], "budget": 64 * 3 / UNIT + 7 / UNIT}
-    log = chain({"budget": 0.5, **CLIPS}, renyi, {"budget": 0.5})
+    outer = {"budget": 0.5}
+    log = chain({**outer, **CLIPS}, renyi, outer) if is_nested else chain({**renyi, **CLIPS})
     norm = (2 * 3 / UNIT) ** 0.5 * (1 - 2**-40)  # of which 3 units of rho are charged
     assert admitted(log.charge(0, [1], [norm], scale=1.0)) == [True]
-    assert log.spent("e") == {1: [64 * 3]}
+    charged = {name: log.spent(name) for name in ("def" if is_nested else "d")}
+    assert charged["e" if is_nested else "d"] == {1: [64 * 3]}
     refused = log.charge(1, [1], [1.0], scale=1.0)
-    assert (admitted(refused), list(refused.reasons)) == ([False], [1])
-    assert (log.spent("d"), log.spent("e")) == ({1: 3}, {1: [64 * 3]})
+    assert (admitted(refused), list(refused.reasons)) == ([False], [int(is_nested)])
+    assert {name: log.spent(name) for name in charged} == charged
     log.audit()
 
 
