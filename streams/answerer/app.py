@@ -33,6 +33,7 @@ from streams.config import Config, ConfigurationError
 from streams.kafka.answers import ensure_answer_topics
 from streams.kafka.batches import EventBatch
 from streams.kafka.clients import new_admin, new_reader
+from streams.kafka.private_names import check_private_names
 from streams.kafka.topics import topic_id_of
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Fenced, InvalidRequest, RequestRejected, TurnstileError
@@ -280,6 +281,7 @@ def run_answerer(
     for chatty in ("kafka", "aiokafka", "faust", "mode", "streams.worker"):
         logging.getLogger(chatty).setLevel(logging.CRITICAL)  # this module logs what matters
     with _or_end():
+        check_private_names()
         ensure_answer_topics(config)
         source, partitions = _describe_input(config, query_file.source.topic)
         turnstile = Turnstile(config=config)

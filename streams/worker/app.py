@@ -20,6 +20,7 @@ from streams.config import Config, lacking
 from streams.kafka.authentic import record_signer_of, verifier_of
 from streams.kafka.fenced_producer import KafkaFencedProducer
 from streams.kafka.log import KafkaLog
+from streams.kafka.private_names import check_private_names
 from streams.kafka.publisher import KafkaPublisher
 from streams.kafka.results import TopicsUnavailable, log_name
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
@@ -208,12 +209,17 @@ def partitions_warning(config: Config, there: int) -> str:
 
 
 def run_worker(config: Config, log_level: str = "INFO") -> None:
-    """Run a worker until it is stopped or an unexpected error ends it."""
+    """Run a worker until it is stopped or an unexpected error ends it.
+
+    Raises:
+        ConfigurationError: a package has another release than this one requires.
+    """
     logging.basicConfig(
         level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     for chatty in ("kafka", "aiokafka"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    check_private_names()
     topics = Topics(config)
     try:
         seen = topics.ensure()
