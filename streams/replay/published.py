@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streams.kafka import topics
 from streams.kafka.results import Extent
 from streams.ledger.outputs import Output
 from streams.records import (
@@ -47,10 +48,13 @@ class Topic(NamedTuple):
     """How the records of a topic are read and compared.
 
     Attributes:
+        name: of the topic, without the prefix.
+        check: under which differences are reported.
         content: returns the part of a record that must be equal.
         place: returns the subject of a record; two records with one subject contradict each other.
     """
 
+    name: str
     check: Check
     decode: Callable[[bytes], Any]
     content: Callable[[bytes], bytes]
@@ -87,9 +91,9 @@ def _place_of_odometer(odometer: OdometerRecord) -> dict[str, Any]:
 _decode_reject = msgspec.msgpack.Decoder(Rejected).decode
 _decode_odometer = msgspec.msgpack.Decoder(OdometerRecord).decode
 
-HALTS = Topic(Check.HALTS, decode_answer, bytes, _place_of_answer)
-REJECTS = Topic(Check.REJECTS, _decode_reject, _without_detail, _place_of_reject)
-ODOMETER = Topic(Check.ODOMETER, _decode_odometer, bytes, _place_of_odometer)
+HALTS = Topic(topics.HALTS, Check.HALTS, decode_answer, bytes, _place_of_answer)
+REJECTS = Topic(topics.REJECTS, Check.REJECTS, _decode_reject, _without_detail, _place_of_reject)
+ODOMETER = Topic(topics.ODOMETER, Check.ODOMETER, _decode_odometer, bytes, _place_of_odometer)
 
 
 class MissingOutput(NamedTuple):
@@ -179,7 +183,7 @@ class Published:
 
     def records(self) -> Iterator[ArchivedRecord]:
         """Yield all records of the topic."""
-        return self._archive.read(self.topic.check, self._partition, self.extent)
+        return self._archive.read(self.topic.name, self._partition, self.extent)
 
     def _check_signature(self, record: ArchivedRecord) -> None:
         """Reject wrong signatures. Missing ones are counted: a worker may have no key."""
@@ -191,7 +195,7 @@ class Published:
             self._findings.add(
                 Check.SIGNATURES,
                 f"the signature is not one of a trusted key: {record.unsigned}",
-                about={"at": f"{self.topic.check} {record.offset}"},
+                about={"at": f"{self.topic.name} {record.offset}"},
             )
 
     def _digest(self, key: bytes | None, value: bytes | None) -> bytes:
@@ -281,7 +285,7 @@ class Published:
             self.topic.check,
             problem,
             offset=getattr(decoded, "offset", None),
-            about={**place, "at": f"{self.topic.check} {record.offset}"},
+            about={**place, "at": f"{self.topic.name} {record.offset}"},
             expected=ours,
             found=theirs,
         )

@@ -113,7 +113,7 @@ class _Partition:
         self._snapshot = StoredPartition(HeadSource.SNAPSHOT, self._load_snapshot, self.findings)
         self._redis = StoredPartition(states.holder, lambda: states.load(partition), self.findings)
         # Step 2.
-        extents = {topic: archive.extent(topic.check, partition) for topic in _CHANNELS.values()}
+        extents = {topic: archive.extent(topic.name, partition) for topic in _CHANNELS.values()}
         self._extent = archive.extent(NORMS, partition)
         self._published = {
             channel: Published(archive, partition, topic, extents[topic], self.findings)
