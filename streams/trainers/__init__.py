@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from streams.trainers.examples import ExamplesByUser
     from streams.trainers.loop import Descent, PrivateTrainer
     from streams.trainers.planning import noise_for_steps
+    from streams.trainers.private_stop import PrivateStop
     from streams.trainers.steps import OpenStep, PrivateSteps
     from streams.trainers.torch import PrivacyEngine
 
@@ -28,6 +29,7 @@ _HOMES = {
     "OpenStep": "steps",
     "PrivacyEngine": "torch",
     "PrivateSteps": "steps",
+    "PrivateStop": "private_stop",
     "PrivateTrainer": "loop",
     "noise_for_steps": "planning",
     "rotating_cohort": "cohorts",
@@ -42,6 +44,7 @@ __all__ = [
     "OpenStep",
     "PrivacyEngine",
     "PrivateSteps",
+    "PrivateStop",
     "PrivateTrainer",
     "noise_for_steps",
     "rotating_cohort",

@@ -97,6 +97,8 @@ class HuggingFaceTrainer(Trainer):
         settings: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> None:
+        if (settings or {}).get("stop") is not None:
+            raise InvalidRequest("Trainer makes all planned steps: leave stop out")
         super().__init__(**arguments)
         args = self.args
         self._check()

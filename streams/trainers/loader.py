@@ -116,6 +116,8 @@ class IndividualDPLoader:
 
     def __len__(self) -> int:
         """Return the number of steps in the next pass."""
+        if self.private.stopped:
+            return 0
         left = self._a_pass if self._steps is None else self._steps - self.private.step
         return max(0, min(self._a_pass, left))
 
@@ -129,7 +131,7 @@ class IndividualDPLoader:
 
     def __iter__(self) -> Iterator[Any]:
         end = self.private.step + len(self)
-        while self.private.step < end:
+        while self.private.step < end and not self.private.stopped:
             step = self.private.begin(ahead=self._ahead and self.private.step + 1 < end)
             chosen = self._examples.select(step.positions)
             self.sums = SumsByUser(chosen.counts)

@@ -141,7 +141,8 @@ class PrivateTrainer:
     ) -> Floats:
         """Train until the run has made this many steps in total, and return the model.
 
-        The number of steps may depend on released values, but not on which users are exhausted.
+        The number of steps may depend on released values, but not on which users are exhausted. The
+        ``stop`` of ``PrivateSteps`` may end the training before.
 
         Before a model is saved and published, the service is asked whether this attempt of the run
         is still the newest (``Run.check_attempt``).
@@ -168,14 +169,18 @@ class PrivateTrainer:
             self._model = self._resume(np.asarray(model, dtype=np.float64))
         model = self._model
         self._show(model, released)
-        while self.steps.step < steps:
+        while self.steps.step < steps and not self.steps.stopped:
             step = self.steps.begin(ahead=self._ahead and self.steps.step + 1 < steps)
             for places in step.parts(self._at_once):
                 step.add(self._gradients(model, step.positions[places]), places)
             gradient = step.release([len(model)])
             self._model = model = self._optimizer.move(model, gradient, step.step)
             shows = released is not None or self._checkpoint is not None
-            if step.step + 1 >= steps or (shows and (step.step + 1) % self._every == 0):
+            if (
+                step.step + 1 >= steps
+                or self.steps.stopped
+                or (shows and (step.step + 1) % self._every == 0)
+            ):
                 self._due = step.step
             self._show(model, released)
         return model

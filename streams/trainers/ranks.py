@@ -117,7 +117,7 @@ class RankedSteps:
     def __init__(
         self, private: PrivateSteps | None, step: int, outer_parts: frozenset[int]
     ) -> None:
-        self._private, self._next = private, step
+        self._private, self._next, self.stopped = private, step, False  # no private stop here
         self._rank, self._ranks = rank_and_ranks()
         self._ticket: OpenStep | None = None  # on rank 0, with all users
         self._open: OpenStep | None = None

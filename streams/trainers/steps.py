@@ -37,13 +37,14 @@ from numpy.typing import NDArray
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.exact.errors import quoted
 from accounting.release.exact_normals import ExactNormals
-from streams.sdk.arguments import UsersLike
+from streams.sdk.arguments import UsersLike, read_users
 from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable
 from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep, poisson_sample
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.planning import Plan, Schedule, check_plan, mechanism_of, noise_of, planned
+from streams.trainers.private_stop import PrivateStop
 from streams.trainers.sums import FINER_BITS, ClippedSum, Outer, Part, Scratch, check_grid
 
 Places: TypeAlias = slice | NDArray[np.integer[Any]]
@@ -91,11 +92,13 @@ class PrivateSteps:
             levels save budget and the policy allows it.
         outer_parts: indices of the parts of a row that may be given as outer products. They follow
             from the model, not from data.
+        stop: ends the training when few users can still pay, by a count that it has charged.
         not_private_generator: draws coins and noise, for tests and for figures that must be
             repeated. A party that knows its seed knows the noise, so nothing is private then.
 
     Attributes:
         planned: the planned number of steps, or None.
+        stopped: whether ``stop`` has ended the training. Public.
 
     Raises:
         InvalidRequest: an argument is invalid, or the noise is too low for the planned steps; no
@@ -114,13 +117,16 @@ class PrivateSteps:
         steps: int | None = None,
         levels: Levels | None = None,
         outer_parts: Collection[int] = (),
+        stop: PrivateStop | None = None,
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
         divisor = expected_batch(run.step) if callable(expected_batch) else expected_batch
         for name, value in (("clip_norm", clip_norm), ("expected_batch", divisor)):
             if not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
                 raise InvalidRequest(f"{name} is {quoted(value)}; it must be finite and positive")
-        self._run = run
+        if stop is not None and list(stop.users) != list(read_users(users)):
+            raise InvalidRequest("stop has other users: give it the same ones, in the same order")
+        self._run, self._stop, self.stopped = run, stop, False
         self._noise_stddev = noise_of(noise_multiplier, clip_norm)
         self._sampling_rate = sampling_rate
         self._expected_batch = expected_batch
@@ -229,13 +235,15 @@ class PrivateSteps:
 
         Raises:
             ReleasedTwice: the run returned a step a second time.
-            InvalidRequest: noise or rate of this step is invalid, or all planned steps were made;
-                nothing was charged.
+            InvalidRequest: noise or rate of this step is invalid, all planned steps were made, or
+                the training was stopped; nothing was charged.
             TurnstileError: any error of the charge; nothing may be released then.
         """
         if self._open is not None:
             self._open.forget()
             return self._open
+        if self.stopped:
+            raise InvalidRequest("a private count has ended the training: close its run")
         if self.planned is not None and self._run.step >= self.planned:
             raise InvalidRequest(
                 f"step {self._run.step} is beyond the {self.planned} planned steps, which is what "
@@ -252,6 +260,7 @@ class PrivateSteps:
         limits = decision.clip_norms_at(drawn)
         noise = mechanism.noise_stddev
         self._open = OpenStep(self, decision.step, drawn, limits, noise, exponent)
+        self._decision = decision
         if ahead and self._run.step != self.planned:
             self._ahead = self._send()
         return self._open
@@ -326,6 +335,8 @@ class PrivateSteps:
             else:
                 self.roster.observe(step.positions, wanted)
         self._open, self._released = None, step.step
+        if self._stop is not None:
+            self.stopped = self._stop.ends_after(step.step, self._decision.admitted)
         noisy = []
         for exponent, total in totals:
             stddev = math.ldexp(step.noise_stddev, -exponent)  # exact, too

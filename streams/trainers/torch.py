@@ -65,6 +65,7 @@ from streams.trainers.examples import ExamplesByUser
 from streams.trainers.ghost import PrivateModule, mark_weights, part_of
 from streams.trainers.loader import IndividualDPLoader, check_loader
 from streams.trainers.planning import Schedule, counted_noise, noise_for_steps
+from streams.trainers.private_stop import PrivateStop
 from streams.trainers.ranks import RankedSteps, check_equal, on_first_rank, rank_and_ranks
 from streams.trainers.steps import Levels, PrivateSteps
 
@@ -245,12 +246,16 @@ class PrivacyEngine:
         drawn = made.drawn
         stated = statement_of(made.policies, delta)
         stated.covered.insert(0, "the model after every step")
+        stop = drawn.settings.stop
+        if stop is not None:
+            stated.covered.insert(1, "the noisy counts of users that may end the training")
         return {
             "text": stated.text(f"Training {self._name!r}"),
             **asdict(stated),
             "run": self._name,
             "steps": made.private.step,
             "planned_steps": drawn.steps,
+            "private_stop": None if stop is None else stop.stated,
             "population": drawn.settings.population,
             "sampling_rate": None if callable(drawn.rate) else drawn.rate,
             "noise_multiplier": None if callable(made.noise) else made.noise,
@@ -325,6 +330,7 @@ class PrivacyEngine:
                 steps=drawn.steps,
                 levels=settings.levels,
                 outer_parts=outer,
+                stop=settings.stop,
                 not_private_generator=settings.not_private_generator,
             )
             return private, [run.policy, *run.outer], noise
@@ -364,6 +370,7 @@ class Settings(NamedTuple):
         sampling_rate: the probability with which each user is drawn; may be a schedule, which needs
             ``steps``. None: the loader's ``batch_size`` over ``population``.
         levels: as for ``PrivateSteps``.
+        stop: as for ``PrivateSteps``, on one rank: the loader then ends before its last step.
         charge_ahead: charge the next step of a pass over the loader while the current one is
             computed (``PrivateSteps.begin``).
         max_physical_batch_size: the number of examples in every batch. A step with more examples is
@@ -380,6 +387,7 @@ class Settings(NamedTuple):
     population: float
     sampling_rate: Schedule | None = None
     levels: Levels | None = None
+    stop: PrivateStop | None = None
     charge_ahead: bool = False
     max_physical_batch_size: int | None = None
     max_examples_per_user: int | None = None
@@ -449,6 +457,8 @@ class _Draws(NamedTuple):
             else ExamplesByUser.of(users, settings.max_examples_per_user)
         )
         examples.check_covers(len(source.dataset))
+        if settings.stop is not None and ranks > 1:
+            raise InvalidRequest(f"stop works on one rank, but there are {ranks}: leave it out")
         if epochs is not None and steps is not None:
             raise InvalidRequest("give epochs or steps, not both")
         people, rate = settings.population, settings.sampling_rate

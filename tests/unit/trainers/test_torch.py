@@ -15,6 +15,7 @@ from streams import Turnstile
 from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.planning import Plan, noise_for_steps, planned
+from streams.trainers.private_stop import PrivateStop
 from streams.trainers.steps import OpenStep
 from streams.trainers.sums import Outer
 from tests.readme import README, blocks, page
@@ -813,6 +814,40 @@ def test_make_private_needs_a_dataset_whose_budget_pays_for_the_plan(service: Tu
     with pytest.raises(InvalidRequest):
         engine.statement()
     assert engine.statement(1e-5)["planned_steps"] == 120
+
+
+def test_a_private_count_ends_the_loader_and_is_stated(service: Turnstile) -> None:
+    """mu = 1 pays for eight counts (8 / 25) and for ten steps of noise 4 (10 / 16)."""
+    service.create_dataset("faces", measure="gdp", budget=1.0)
+    stop = PrivateStop(
+        service, "faces", "count", range(40), threshold=20, noise_stddev=5.0, every=5, counts=8
+    )
+    module = network()
+    engine = PrivacyEngine(service, dataset="faces", run="night-7")
+    made = engine.make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=loader_of(batch_size=40),
+        users=USERS,
+        population=40,
+        noise_multiplier=4.0,
+        max_grad_norm=1.0,
+        levels="clip_norm",
+        stop=stop,
+    )
+    while len(made[2]):
+        train(*made)
+    stated = json.loads(json.dumps(engine.statement(1e-5)))
+    assert stated["steps"] == stop.counted[-1][0] + 1 == len(stop.counted) * 5
+    assert stop.counted[-1][1] < 20.0
+    assert stated["private_stop"] == {
+        "run": "count",
+        "threshold": 20.0,
+        "noise_stddev": 5.0,
+        "every": 5,
+        "counts": 8,
+    }
+    assert any("counts" in covered for covered in stated["covered"])
 
 
 def test_optimizer_and_loader_must_be_those_of_the_module(service: Turnstile) -> None:
