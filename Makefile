@@ -21,7 +21,7 @@ JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 beside_types = @said=$$(mktemp); $(MAKE) --no-print-directory types > $$said 2>&1 & types=$$!; \
 	$(1); tests=$$?; wait $$types; wrong=$$?; cat $$said; rm -f $$said; exit $$((tests | wrong))
 
-.PHONY: help demo check test nightly debian test-torch test-huggingface lint style types docs examples reference lock audit image simulate chaos fuzz bench \
+.PHONY: help demo check test nightly debian test-torch test-huggingface lint style types docs examples reference lock audit pin image simulate chaos fuzz bench \
 	bench-torch gains papers clean
 
 help:                             ## what there is
@@ -94,7 +94,18 @@ audit: $(TOOLS)/installed         ## known vulnerabilities of locked packages; U
 
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
-image:                            ## the worker image to publish; PYTHON_IMAGE=python:...@sha256:... names its base
+PINNED ?= docker-compose.yml deploy/Dockerfile
+PYTHON_IMAGE ?= $(shell sed -n 's/^ARG PYTHON_IMAGE=//p' deploy/Dockerfile)
+
+pin:                              ## the digests that the tags of our images have today; needs docker
+	@for image in $$(grep -ohE '[a-z][a-z/]*:[0-9][a-z0-9.-]*@sha256:[0-9a-f]{64}' $(PINNED) | sort -u); do \
+		tag=$${image%@*}; \
+		digest=$$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' "$$tag") || exit 1; \
+		case "$$digest" in sha256:*) ;; *) echo "$$tag: the registry gave no digest"; exit 1;; esac; \
+		sed -i "s|$$image|$$tag@$$digest|" $(PINNED); echo "$$tag@$$digest"; \
+	done
+
+image:                            ## the worker image to publish; PYTHON_IMAGE=python:...@sha256:... names another base
 	@case "$(PYTHON_IMAGE)" in *@sha256:*) ;; *) \
 		echo "PYTHON_IMAGE='$(PYTHON_IMAGE)' has no digest. Look it up in a registry that you trust:"; \
 		echo "  docker buildx imagetools inspect python:3.11-slim-bookworm"; exit 1;; esac

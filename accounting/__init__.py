@@ -1,4 +1,4 @@
-"""Individual differential privacy accounting: pure functions of arrays, no I/O.
+"""Individual privacy accounting of dp-turnstile: pure functions of arrays, no I/O.
 
 Units are nats; norms and noise are in the same units; neighbouring datasets differ by adding or
 removing one user. Costs round up, budgets round down. `docs/research` in the repository has

@@ -6,7 +6,10 @@ alone needs neither Kafka nor scipy.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -77,6 +80,36 @@ _HOMES = {
     "StepDecision": "streams.sdk.decisions",
     "Turnstile": "streams.sdk.client",
 }
+
+
+def _check_accounting() -> None:
+    """Check that ``accounting`` is the package of dp-turnstile, without importing it.
+
+    Another distribution of that name overwrites its files, and a file or folder of that name beside
+    a script comes first in the path. Imports would then fail one by one, with names that do not
+    show the reason.
+
+    Raises:
+        ImportError: names the file in the way, and what to do.
+    """
+    spec = find_spec("accounting")
+    places = spec and ([spec.origin] if spec.origin else spec.submodule_search_locations)
+    place = next(iter(places or ()), None)
+    with suppress(FileNotFoundError, NotADirectoryError):  # None, or within an archive
+        if place and not Path(place).is_dir() and b"dp-turnstile" in Path(place).read_bytes():
+            return
+        if place is None or Path(place).exists():
+            raise ImportError(
+                f"the package accounting of dp-turnstile is missing; {place or 'nothing'} was "
+                "found instead. Rename a file or folder of yours with this name, or uninstall "
+                "the other distribution (pip uninstall accounting). Then run pip install "
+                "--force-reinstall --no-deps dp-turnstile",
+                name="accounting",
+                path=place,
+            )
+
+
+_check_accounting()
 
 
 def __getattr__(name: str) -> object:

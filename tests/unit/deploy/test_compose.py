@@ -82,7 +82,7 @@ def test_pages_listen_on_the_loopback_address_of_the_host() -> None:
 def test_an_image_has_a_version_and_can_be_given_by_digest(
     image: str, variable: str, name: str
 ) -> None:
-    assert re.fullmatch(rf"\$\{{{variable}:-{name}:\d+\.\d+[\w.-]*\}}", image)
+    assert re.fullmatch(rf"\$\{{{variable}:-{name}:\d+\.\d+[\w.-]*@sha256:[0-9a-f]{{64}}\}}", image)
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -59,7 +59,9 @@ def test_both_stages_have_one_base_that_satisfies_the_package_and_can_be_given()
     name, _, base = argument.partition("=")
     assert {rest.split()[0] for rest in arguments("FROM")} == {f"${{{name}}}"}
     assert COMPOSE["services"]["worker"]["build"]["args"] == {name: f"${{{name}:-{base}}}"}
-    major, minor = re.fullmatch(r"python:(\d+)\.(\d+)-slim-[a-z]+", base).groups()
+    major, minor = re.fullmatch(
+        r"python:(\d+)\.(\d+)-slim-[a-z]+@sha256:[0-9a-f]{64}", base
+    ).groups()
     least = re.fullmatch(r">=(\d+)\.(\d+)", PYPROJECT["project"]["requires-python"])
     assert (int(major), int(minor)) >= tuple(map(int, least.groups()))
 
@@ -83,6 +85,28 @@ def test_an_image_to_publish_is_built_on_a_base_with_a_digest_only(
     )
     assert (done.returncode == 0) == asked.exists() == is_built
     assert not is_built or f"--build-arg PYTHON_IMAGE={base}" in asked.read_text()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("digest", [f"sha256:{'1' * 64}", ""])
+def test_pin_writes_the_digests_that_the_registry_gives(digest: str, tmp_path: Path) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho {digest}\n")
+    docker.chmod(0o755)
+    files = [tmp_path / "compose", tmp_path / "Dockerfile"]
+    images = "KAFKA_IMAGE:-apache/kafka:4.3.0@{0}}}\nredis:7.2-alpine@{0}\n"
+    before = images.format(f"sha256:{'0' * 64}")
+    for file in files:
+        file.write_text(before)
+    done = subprocess.run(
+        ["make", "-C", str(TOP), "pin", f"PINNED={' '.join(map(str, files))}"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.defpath}"},
+    )
+    assert (done.returncode == 0) == bool(digest)
+    after = images.format(digest) if digest else before
+    assert [file.read_text() for file in files] == [after, after]
 
 
 def test_every_file_names_the_image_with_the_version_of_the_package() -> None:
