@@ -1,10 +1,11 @@
 """``python -m bench.corrections``: errors and coverage of corrected answers.
 
 It simulates years of 20,000 users, and answers a daily count and a daily sum with several
-``active_windows``, as ``turnstile answer`` does by default. Errors of sums are against sums of at
-most 60 for each user and day, and against the raw sums. Contribution bounding has its best number
-of days and, for raw sums, its best cap. With ``--data DIR``, which has CDNOW_master.txt, it also
-answers the daily revenue of CDNOW, each accounting with its best parameters of a grid.
+``active_windows``, as ``turnstile answer`` does with ``correct = true``. Errors of sums are against
+sums of at most 60 for each user and day, and against the raw sums. Contribution bounding has its
+best number of days and, for raw sums, its best cap. With ``--data DIR``, which has
+CDNOW_master.txt, it also answers the daily revenue of CDNOW, each accounting with its best
+parameters of a grid.
 """
 
 from __future__ import annotations

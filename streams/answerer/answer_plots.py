@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ import numpy as np
 from streams.answerer.answer_table import AnswerRow, AnswerSeries, AnswerTable
 from streams.answerer.queries import Label
 from streams.config import lacking
+from streams.queries.answerer import quantile_of_noise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -124,10 +126,24 @@ def _draw_lines(axes: Any, series: AnswerSeries, labels: Sequence[Label | None])
                 label="_" if text in named else text,
             )
             named.add(text)
+        if len(labels) == 1:
+            _mark_shared(axes, rows)
     _mark_gaps(axes, series)
     axes.set_ylabel(series.unit)
-    if len(labels) > 1 or series.gaps or any(window.can_miss_users for window in series.windows):
+    if len(labels) > 1 or series.gaps or any(row.block_end or row.can_miss_users for row in rows):
         axes.legend(fontsize=8, ncols=4, loc="best", edgecolor="white")
+
+
+def _mark_shared(axes: Any, rows: Sequence[AnswerRow]) -> None:
+    """Draw for each corrected block a bar with the interval of the error that its windows share."""
+    corrected = [row for row in rows if row.shared_stddev]
+    for number, (_, block) in enumerate(groupby(corrected, key=lambda row: row.block_end)):
+        part = list(block)
+        middle = part[len(part) // 2].start
+        level = np.mean([row.value for row in part])
+        half = quantile_of_noise(part[0].confidence, 1) * (part[0].shared_stddev or 0.0)
+        bar = axes.errorbar([middle], [level], yerr=[half], color=_INK, capsize=4, linewidth=1.4)
+        bar.set_label("_" if number else "error that a block shares")
 
 
 def _segments(rows: Sequence[AnswerRow]) -> Iterator[tuple[bool, list[AnswerRow]]]:

@@ -78,6 +78,9 @@ class AnswerRow(msgspec.Struct, frozen=True):
     noise_stddev: float | None
     """The standard deviation of the noise in the answer's noisy sum. None if the answer was
     not read."""
+    shared_stddev: float | None
+    """The standard deviation of the error that all windows of the block share. None if the value is
+    not corrected."""
     block_end: datetime | None
     """The end of the block of windows that is corrected together."""
     provisional: bool
@@ -258,6 +261,7 @@ def _answered(answer: PrivateAnswer) -> AnsweredWindow:
             upper=upper,
             confidence=answer.confidence,
             noise_stddev=answer.noise_stddev,
+            shared_stddev=None,
             block_end=None if until is None else datetime.fromisoformat(until),
             provisional=until is not None,
             exhaustible_since=None if since is None else datetime.fromisoformat(since),
@@ -298,6 +302,7 @@ def _corrected(
             upper=upper,
             confidence=correction.confidence,
             noise_stddev=first.noise_stddev if first else None,
+            shared_stddev=correction.shared_stddev,
             block_end=datetime.fromisoformat(correction.end),
             provisional=False,
             exhaustible_since=first.exhaustible_since if first else None,

@@ -293,7 +293,7 @@ class Answering:
             so_far = self._sums[query.name].corrected_after(raw.sum(axis=0) + left_out, variance)
             self._sums[query.name] = so_far
             sums = [so_far.of_blocks()]
-        if leaves_out and query.of != "sum":
+        if leaves_out and query.is_never_negative:
             left_out = np.maximum(left_out, 0.0)
         corrected = correct(raw, noise, left_out, stddev, block.before(), query_file.confidence)
         return correction_of(query_file, window, answers, corrected, left_out, stddev, sums)

@@ -175,6 +175,9 @@ class Correction(msgspec.Struct, omit_defaults=True, tag_field="type", tag="corr
     left_out_stddev: Annotated[float, Meta(ge=0.0)]
     """The standard deviation of the noise in each number of ``left_out``. It is 0 if the file and
     the policies rule out that the charges of this run left out any user of the block."""
+    shared_stddev: Annotated[float, Meta(ge=0.0)]
+    """The standard deviation of the error that all windows of the block share: ``left_out_stddev``
+    divided by the number of windows. Their intervals can fail together."""
     coverage: Literal["all"]
     """The users that the corrected values are about. all: all users with events in the window, each
     within the bounds of the query, whether their budget paid for it or not. Erased users can be
@@ -288,6 +291,7 @@ def correction_of(
         ],
         left_out=shown(left_out),
         left_out_stddev=stddev,
+        shared_stddev=stddev / len(answers),
         coverage="all",
         confidence=query_file.confidence,
         labels=labels,

@@ -15,8 +15,11 @@ With B windows in a block, noisy answers r of noise s, and what was left out, L,
 The ratio grows while users run out of budget, so it follows a line within the block. If R is less
 than four standard deviations of its own noise, there is no ratio: L / B is added to each answer.
 The interval has the noise of the answer, of L and of the ratio before, and about a third of the
-slope for a ratio that follows no line. Counts cannot leave out less than nothing, so a negative L
-is 0.
+slope for a ratio that follows no line. Counts, and sums with a ``lower`` of 0, cannot leave out
+less than nothing, so a negative L is 0.
+
+All answers of a block share the noise of L: t / B each on average, in the same direction. So their
+intervals can fail together, and a block can lie above or below its neighbours without a cause.
 
 Value_d is the middle of the interval. If few contributions are missing, its error is mostly the
 noise of L, and the raw answer is better. So the published value has each ratio multiplied by

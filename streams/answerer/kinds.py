@@ -191,7 +191,7 @@ class AskedQuery:
                 added = [int(math.ldexp(number, _BITS)) for number in numbers]
                 first = group * (len(added) + 1)
                 return [*enumerate([*added, 1], start=first)]
-        return [(group, _whole(number, self._exponent))]
+        return [(group, _whole(max(number, query.lower), self._exponent))]
 
     def _added_terms(self, columns: Mapping[str, Any], group: int) -> list[tuple[int, int]] | None:
         """Return an event's contribution to the numerator and the denominator of a ratio."""

@@ -40,7 +40,10 @@ from streams.records import Policy, User
 _REPETITIONS: Final = 20
 _SEED: Final = 1
 _SETTINGS: Final = 12
+_SLACK: Final = 0.05
+"""How far below the confidence of the file the coverage of a month that holds may be."""
 _LIMITS: Final = ("block_limit", "paid_blocks")
+_CORRECTABLE: Final = ("count", "distinct", "sum")
 
 
 class Part(NamedTuple):
@@ -296,7 +299,7 @@ def corrected_errors(
             left_out = added_back[block] + drawn[run, block]
             if first is None or where.stop <= first:
                 left_out, spread = np.zeros(dimension), 0.0
-            elif query.of != "sum":
+            elif query.is_never_negative:
                 left_out = np.maximum(left_out, 0.0)
             found = correct(answers, noise, left_out, spread, before, confidence)
             values[run, where], lower[run, where], upper[run, where] = found
@@ -351,6 +354,10 @@ class Setting:
     unbounded: float
     months: list[Month]
 
+    def failing(self, least_coverage: float) -> list[str]:
+        """Return the months of which fewer intervals hold."""
+        return [one.month for one in self.months if one.coverage < least_coverage]
+
 
 @dataclass(frozen=True)
 class QueryPlan:
@@ -358,11 +365,14 @@ class QueryPlan:
 
     Attributes:
         query: the name of the query.
-        settings: with individual accounting, as the answerer does it.
+        settings: with individual accounting, as the answerer does it: without corrections and,
+            where the answerer would make them, with corrections.
         worst_case: every user can pay for all windows.
         contribution_bounding: a user counts in the first few windows with a contribution, as many
             as give the least error.
-        recommended: the setting with the least error.
+        recommended: the setting with the least error of those whose intervals hold in every month;
+            if there is none, the one with the least error.
+        least_coverage: the coverage at which a month holds.
         unplanned: the names of the queries that no plan can be about. Their charges count.
     """
 
@@ -371,6 +381,7 @@ class QueryPlan:
     worst_case: Setting
     contribution_bounding: Setting
     recommended: Setting
+    least_coverage: float
     unplanned: list[str]
 
 
@@ -398,12 +409,14 @@ def plan_of(
     if not windows:
         raise UnusableQueries(f"no window of query {asked.name!r} ends by the end of the input")
 
-    def setting_of(active: int) -> Setting:
-        changed = _changed(content, number, active).for_a_file()
-        return _setting(changed, number, policy, population)
-
-    settings = [setting_of(active) for active in _grid(windows, asked.active_windows)]
-    best = min(settings, key=lambda setting: setting.rmse)
+    settings = []
+    for active in _grid(windows, asked.active_windows):
+        for is_corrected in (False, True):
+            changed = _changed(content, number, active, is_corrected).for_a_file()
+            if bool(changed.queries[number].block) is is_corrected:
+                settings.append(_setting(changed, number, policy, population))
+    least = query_file.confidence - _SLACK
+    best = min(settings, key=lambda setting: (bool(setting.failing(least)), setting.rmse))
     share = rho_of(policy) * asked.share
     return QueryPlan(
         asked.name,
@@ -417,16 +430,19 @@ def plan_of(
             key=lambda setting: setting.rmse,
         ),
         best,
+        least,
         [one.name for one in query_file.queries if not _can_be_planned(one)],
     )
 
 
-def _changed(content: Mapping[str, Any], number: int, active: int) -> QueryFile:
-    """Return a file with other ``active_windows`` of a query.
+def _changed(content: Mapping[str, Any], number: int, active: int, is_corrected: bool) -> QueryFile:
+    """Return a file with other ``active_windows`` of a query, corrected or not.
 
     Limits of blocks that do not fit them are left out.
     """
     query = {**content["query"][number], "active_windows": active}
+    if query["kind"] in _CORRECTABLE:
+        query["correct"] = is_corrected
     while True:
         queries = list(content["query"])
         queries[number] = query
@@ -457,7 +473,7 @@ def _can_be_planned(query: Query) -> bool:
 
 
 def _is_sum(query: Query) -> bool:
-    return query.kind in ("count", "distinct", "sum")
+    return query.kind in _CORRECTABLE
 
 
 def _grid(windows: int, own: float) -> list[int]:

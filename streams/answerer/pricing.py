@@ -134,8 +134,7 @@ def rho_of(policy: Policy) -> float:
     if rho is None:
         raise UnusableQueries(
             f"active_windows and corrections need budgets in gdp or zcdp, and that of "
-            f"dataset {policy.dataset!r} is in {policy.measure}: give noise instead, or write "
-            "correct = false"
+            f"dataset {policy.dataset!r} is in {policy.measure}: give noise instead"
         )
     return rho
 

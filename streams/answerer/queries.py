@@ -43,6 +43,8 @@ MOST_LABELS: Final = 1024
 MOST_KEY_BYTES: Final = 64
 MOST_PANES: Final = 1024
 MOST_IN_BLOCK: Final = 1024
+_CORRECTING: Final = frozenset({"left_out", "block", "block_limit", "paid_blocks"})
+"""The keys of a query that ask for corrections, and set how they are made."""
 _MOST_QUERIES: Final = 100
 _MOST_WINDOWS: Final = 1_000_000
 
@@ -141,7 +143,8 @@ class Query:
         groups: the largest number of numbers that a user contributes to.
         clip: the largest L2 norm of a user's vector; 0 if ``each`` is given.
         terms: the numerator and the denominator of a ratio.
-        lower, upper: of the values of means, variances and quantiles.
+        lower, upper: of the values of means, variances and quantiles; of a sum, lower alone, which
+            is -inf unless the file declares it.
         levels: between them, for quantiles.
         quantiles: the wanted quantiles, strictly between 0 and 1.
         most: the number of labels that a ``top`` names.
@@ -206,6 +209,11 @@ class Query:
         conditions = [*self.where, *(one for term in self.terms for one in term.where)]
         names = [self.column, self.by, *(term.column for term in self.terms)]
         return {*names, *(condition.column for condition in conditions)} - {""}
+
+    @property
+    def is_never_negative(self) -> bool:
+        """Return whether no user can add a negative number to a sum or a count."""
+        return self.of != "sum" or self.lower >= 0.0
 
     @property
     def has_private_keys(self) -> bool:
@@ -315,15 +323,15 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     source = file.take("input", None)
     if not isinstance(source, dict):
         raise file.fault("input", source, "a table with the source of the events")
-    correct = file.flag("correct", True)
+    correct = file.flag("correct", False)
     zone = file.zone("timezone")
     dataset, run = file.name("dataset"), file.name("run")
     confidence = file.number("confidence", 0.95, above=0.0, below=1.0)
     events = _source(FileTable("[input]", source), zone)
-    horizon = _horizon(file, events.start, zone)
-    horizon = min(horizon, events.end) if correct else events.start
+    horizon = _horizon(file, events, zone)
     queries = tuple(
-        _query(number, query, events, horizon, zone) for number, query in enumerate(given, start=1)
+        _query(number, query, events, horizon, zone, correct)
+        for number, query in enumerate(given, start=1)
     )
     query_file = QueryFile(dataset, run, confidence, events, queries, zone or "UTC")
     file.finish()
@@ -338,27 +346,12 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     return replace(query_file, queries=_with_shares(queries))
 
 
-def provisional_windows(content: Mapping[str, Any], query_file: QueryFile) -> list[int]:
-    """Return by query how many windows end by the horizon in a block that ends after it.
-
-    Args:
-        content: the tables of the file.
-        query_file: the queries in them.
-    """
-    file = FileTable("the file", content)
-    horizon = _horizon(file, query_file.source.start, file.zone("timezone"))
-    found = []
-    for query, spacing in zip(query_file.queries, query_file.spacings, strict=True):
-        ended = spacing.last(horizon) - query.panes + 1
-        corrected = max(0, min(ended, query.horizon) - query.first)
-        found.append(corrected % query.block if query.block else 0)
-    return found
-
-
-def _horizon(file: FileTable, start: int, zone: str | None) -> int:
-    """Return the end of the horizon, in ms since 1970."""
-    length, unit = file.period("horizon", zone, Period(52 * UNIT_MS["w"], "ms"))
-    return spacing_of(start, length, unit, zone or "UTC").begin(1)
+def _horizon(file: FileTable, source: Source, zone: str | None) -> int:
+    """Return the end of the horizon, in ms since 1970: by default that of the input."""
+    ends = source.end < NEVER
+    default = Period(source.end - source.start if ends else 52 * UNIT_MS["w"], "ms")
+    length, unit = file.period("horizon", zone, default)
+    return min(spacing_of(source.start, length, unit, zone or "UTC").begin(1), source.end)
 
 
 def _with_shares(queries: tuple[Query, ...]) -> tuple[Query, ...]:
@@ -439,9 +432,16 @@ def _source(table: FileTable, zone: str | None) -> Source:
 
 
 def _query(
-    number: int, content: Mapping[str, Any], source: Source, horizon: int, zone: str | None
+    number: int,
+    content: Mapping[str, Any],
+    source: Source,
+    horizon: int,
+    zone: str | None,
+    correct: bool,
 ) -> Query:
-    """Read a query whose answers are corrected up to the horizon, in ms."""
+    """Read a query. If the file or the query asks for it, answers are corrected up to the horizon,
+    in ms.
+    """
     name = content.get("name")
     table = FileTable(
         f"[[query]] {number}" + (f" ({name})" if isinstance(name, str) else ""), content
@@ -464,6 +464,8 @@ def _query(
     numbers = of == "sum" or kind in ("mean", "variance", "histogram", "quantiles")
     if numbers:
         settings["column"] = table.text("column")
+    if of == "sum":
+        settings["lower"] = table.number("lower", -math.inf)
     if kind in ("count", "distinct", "sum", "mean", "variance", "ratio", "top"):
         _add_labels(table, settings, needed=kind == "top", has_keys=kind in _OF)
     if kind == "histogram":
@@ -496,7 +498,8 @@ def _query(
         if "share" in content:
             settings["share"] = table.number("share", above=0.0, most=1.0)
         if kind in _OF and not settings.keys() & {"key_bytes", "keys_below"}:
-            windows = panes.last(horizon - 1) + 1
+            asks = correct or not _CORRECTING.isdisjoint(content)
+            windows = panes.last(horizon - 1) + 1 if table.flag("correct", asks) else 0
             block = table.period("block", zone, Period(0, unit))
             settings |= _correction(table, settings["active_windows"], windows, every, unit, block)
     query = Query(
@@ -532,12 +535,12 @@ def _correction(
     Args:
         table: of the query.
         active: its active_windows.
-        windows: in the horizon; 0 if the file switches corrections off.
+        windows: in the horizon; 0 if neither the file nor the query asks for corrections.
         every: from one window to the next.
         unit: of ``every``.
         given_block: the length of a block; 0 if it is left open.
     """
-    given = bool({"left_out", "block", "block_limit", "paid_blocks"} & table.content.keys())
+    given = not _CORRECTING.isdisjoint(table.content)
     part = table.number("left_out", -1.0, least=0.0, below=1.0)
     length = given_block.length
     if given_block.unit != unit or length % every or length // every > MOST_IN_BLOCK:

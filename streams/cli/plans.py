@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from streams.answerer.queries import QueryFile, provisional_windows, read_query_file
+from streams.answerer.queries import QueryFile, read_query_file
 from streams.cli.output import Exit, UnusableInput, note, plain, say, show, show_table
 from streams.cli.subjects import no_dataset
 from streams.config import Config
@@ -35,8 +35,6 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
 
     policy, is_absent = _policy_of(query_file, options, config)
     costs = None if policy is None else costs_of(query_file, [policy])
-    content = read_toml(options.file)
-    provisional = provisional_windows(content, query_file)
     for number, query in enumerate(query_file.queries):
         asked = AskedQuery(query)
         stddev = query.noise or (None if costs is None else costs.noises[number])
@@ -58,7 +56,6 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
             "interval_half_width": half,
             "active_windows": query.active_windows or None,
             "block_windows": query.block or None,
-            "provisional_windows": provisional[number] if query.block else None,
             "left_out": query.left_out or None,
             "users_of_a_published_key": selection and selection.threshold / query.each,
             "chance_of_a_lone_key": selection and selection.chance(1),
@@ -158,7 +155,9 @@ def _show(found: QueryPlan, *, is_private: bool) -> None:
     rows.append([first, *_row(found.contribution_bounding)[1:]])
     show_table(_COLUMNS, rows)
     best, others = found.recommended, (found.worst_case, found.contribution_bounding)
-    say(f"Recommended for {plain(found.query)}: active_windows = {best.active_windows:g}")
+    say(f"Recommended for {plain(found.query)}: {_setting_of(best)}")
+    if (least := min(found.settings, key=lambda setting: setting.rmse)) is not best:
+        say(f"{_setting_of(least)} has less error, but its intervals do not hold in every month.")
     if any(other.rmse < best.rmse for other in others):
         say("The worst case or contribution bounding has less error on these events.")
     if best.unbounded:
@@ -166,10 +165,14 @@ def _show(found: QueryPlan, *, is_private: bool) -> None:
     if found.unplanned:
         names = ", ".join(map(plain, found.unplanned))
         say(f"No plan shows the errors of {names}. Their charges count in this plan.")
-    months = [month for month in best.months if month.coverage < 0.9]
-    if months:
-        names = ", ".join(month.month for month in months)
-        say(f"With it, less than 90 % of the intervals hold in {names}.")
+    if months := best.failing(found.least_coverage):
+        held = f"{100 * found.least_coverage:g} %"
+        say(f"With it, less than {held} of the intervals hold in {', '.join(months)}.")
+
+
+def _setting_of(setting: Setting) -> str:
+    corrected = ", correct = true" if setting.block_windows else ""
+    return f"active_windows = {setting.active_windows:g}{corrected}"
 
 
 def _row(setting: Setting) -> list[str]:
@@ -199,9 +202,11 @@ def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
         ) from error
     figure: Any = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    active = [setting.active_windows for setting in found.settings]
-    axes.plot(active, [setting.rmse for setting in found.settings], "o-", color="#1f6f8b")
-    axes.plot(active, [setting.noise_stddev for setting in found.settings], ":", color="#1f6f8b")
+    for is_corrected, style in ((False, "o-"), (True, "s--")):
+        shown = [one for one in found.settings if bool(one.block_windows) is is_corrected]
+        active = [setting.active_windows for setting in shown]
+        axes.plot(active, [setting.rmse for setting in shown], style, color="#1f6f8b")
+        axes.plot(active, [setting.noise_stddev for setting in shown], ":", color="#1f6f8b")
     axes.axhline(found.worst_case.rmse, color="#8a9099", linestyle="--")
     axes.axhline(found.contribution_bounding.rmse, color="#d9772b", linestyle="--")
     best = found.recommended
@@ -210,6 +215,8 @@ def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
         [
             "error (RMSE)",
             "noise alone",
+            "error, corrected",
+            "noise alone, corrected",
             "worst case",
             f"contribution bounding, {found.contribution_bounding.active_windows:g} windows",
             "recommended",

@@ -54,7 +54,6 @@ _QUERIES: Final = """\
 dataset = "{dataset}"
 run = "{run}"
 confidence = 0.95
-correct = false  # this demo compares the answers themselves
 
 [input]
 user = "customer"

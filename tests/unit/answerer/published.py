@@ -68,6 +68,7 @@ def correction(answers: list[PrivateAnswer], added: float) -> Correction:
         windows=windows,
         left_out=added * len(answers),
         left_out_stddev=1.0,
+        shared_stddev=1.0 / len(answers),
         coverage="all",
         confidence=0.95,
     )

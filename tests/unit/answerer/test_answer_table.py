@@ -139,6 +139,18 @@ def test_a_window_without_a_published_key_is_answered_and_has_no_row() -> None:
 
 
 @pytest.mark.slow
+def test_the_plot_marks_the_error_that_a_block_shares() -> None:
+    days = [answer(at, 10.0) for at in range(6)]
+    table = table_of(*days, correction(days[:2], 1.0), correction(days[2:4], 2.0))
+    (axes,) = plot_answers(table).axes
+    bars = [bar.lines[2][0].get_segments()[0][:, 1].tolist() for bar in axes.containers]
+    half = 1.959964 / 2  # the stand-in for a noise of 1, over two windows
+    assert bars == [pytest.approx([at - half, at + half]) for at in (11.0, 12.0)]
+    shown = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert shown.count("error that a block shares") == 1
+
+
+@pytest.mark.slow
 def test_the_plot_draws_values_intervals_and_gaps(tmp_path: Path) -> None:
     days = [answer(at, 10.0 + at) for at in (0, 1, 4)]
     late = [answer(at, 20.0, provisional_until=moment(9)) for at in (5, 6)]

@@ -96,6 +96,7 @@ def test_corrected_answers_are_about_all_users() -> None:
             ).values()
         )
         admitted = sum(window.raw for window in correction.windows)
+        assert correction.shared_stddev == correction.left_out_stddev / len(correction.windows)
         noise = 10.0 * (correction.left_out_stddev + 1.0)
         assert admitted + correction.left_out == pytest.approx(total, abs=noise)
         left_out += correction.left_out

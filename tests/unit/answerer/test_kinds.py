@@ -258,6 +258,14 @@ def test_event_outside_the_query_adds_nothing() -> None:
     assert by.added(UserEvent(1, 0, {"c": [1]})) == []
 
 
+@pytest.mark.parametrize(("lower", "summed"), [("", -3.0), ("lower = 0", 2.0), ("lower = -1", 1.0)])
+def test_amounts_below_the_declared_least_one_are_raised_to_it(lower: str, summed: float) -> None:
+    asked = ask(f'kind = "sum"\ncolumn = "x"\neach = 50\n{lower}')
+    _, rows = asked.rows(content_of(asked, [(1, 2.0, "a"), (1, -5.0, "a")]))
+    assert rows.tolist() == [[summed]]
+    assert asked.query.is_never_negative is (lower == "lower = 0")
+
+
 @given(st.floats(-1e300, 1e300, allow_nan=False))
 def test_a_value_is_rounded_towards_zero(x: float) -> None:
     asked = ask('kind = "sum"\ncolumn = "x"\neach = 1e50')

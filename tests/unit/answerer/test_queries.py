@@ -100,6 +100,26 @@ def test_invalid_file_is_rejected_with_the_key(old: str, new: str, key: str) -> 
     assert caught.value.key == key
 
 
+@pytest.mark.parametrize(
+    ("file", "query", "is_corrected"),
+    [
+        ("", "", False),
+        ("correct = true", "", True),
+        ("", "correct = true", True),
+        ("", 'block = "10d"', True),
+        ("correct = true", "correct = false", False),
+        ("correct = true", "left_out = 0.0", False),
+    ],
+)
+def test_answers_are_corrected_only_if_the_file_asks_for_it(
+    file: str, query: str, is_corrected: bool
+) -> None:
+    daily = COUNT.replace("10ms", "1d").replace("noise = 1.0", "active_windows = 60")
+    year = FILE.replace(END, "1971-01-01")
+    (found,) = asked_of(f"{file}\n{year}{daily}{query}\n").queries
+    assert bool(found.block) is is_corrected
+
+
 def test_a_topic_by_arrival_needs_no_end_but_a_file_does() -> None:
     by_arrival = FILE.replace('clock = "events"', "").replace(f"end = {END}", "")
     query_file = asked_of(by_arrival + COUNT)

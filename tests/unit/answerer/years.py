@@ -51,6 +51,7 @@ def daily(kind: str, active_windows: float, **settings: object) -> QueryFile:
             "dataset": "d",
             "run": "r",
             "horizon": settings.pop("horizon", "365d"),
+            "correct": True,
             "input": {
                 "user": "user",
                 "users": "integer",
