@@ -32,7 +32,8 @@ def as_csv(path: Path, events: Events) -> None:
 
 
 def as_json_lines(path: Path, events: Events) -> None:
-    path.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
+    """Write the events of the user first."""
+    path.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in reversed(events)))
 
 
 def answerer_of(
@@ -67,6 +68,10 @@ def _journal(topics: MemoryTopics) -> Callable[..., MemoryJournal]:
 
 CSV = answerer_of(".csv", as_csv)
 JSON_LINES = answerer_of(".jsonl", as_json_lines)
+WITH_LINES = {
+    suffix: answerer_of(suffix, lambda path, lines: path.write_bytes(b"".join(lines)))
+    for suffix in (".csv", ".jsonl")
+}
 BY_KEYS = answerer_of(".csv", as_csv, key_query)
 
 
@@ -91,3 +96,38 @@ def test_one_user_of_a_file_decides_nothing(program: Program[Any], name: str) ->
 )
 def test_one_user_of_private_keys_decides_nothing(name: str) -> None:
     check_neighbours(BY_KEYS, OTHERS, (USUAL | LATE)[name])
+
+
+ODD_LINES: dict[str, list[bytes]] = {
+    ".csv": [
+        b"99,86400000,1.0," + b"a" * 140_000 + b",3\n",
+        b"99,86400000,1.0,\xff\xfe,3\n",
+        b"99,86400000,1.0,a\0b,3\n",
+        b"99,86400000\n",
+        b"99,86400000,1.0,a,3,more,and more\n",
+        b",,,,\n",
+        b"\n\n\n",
+        b'99,86400000,1.0,"a,3\n',
+    ],
+    ".jsonl": [
+        b'{"u": 99\n',
+        b"\xff\n",
+        b"[1]\n",
+        b"{" * 100_000 + b"\n",
+        b'{"u": 1e999}\n',
+        b"\0\n",
+    ],
+}
+OTHERS_AS_LINES = {
+    ".csv": [
+        b"u,t,x,c,page\n",
+        *(",".join(map(str, one.values())).encode() + b"\n" for one in OTHERS),
+    ],
+    ".jsonl": [msgspec.json.encode(one) + b"\n" for one in OTHERS],
+}
+LINES = [(suffix, line) for suffix, lines in ODD_LINES.items() for line in lines]
+
+
+@pytest.mark.parametrize(("suffix", "line"), LINES, ids=[repr(line[:24]) for _, line in LINES])
+def test_one_line_of_a_user_refuses_no_file(suffix: str, line: bytes) -> None:
+    check_neighbours(WITH_LINES[suffix], OTHERS_AS_LINES[suffix], [line])
