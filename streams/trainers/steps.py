@@ -101,8 +101,8 @@ class PrivateSteps:
         stopped: whether ``stop`` has ended the training. Public.
 
     Raises:
-        InvalidRequest: an argument is invalid, or the noise is too low for the planned steps; no
-            user was enrolled.
+        InvalidRequest: an argument is invalid, the noise is too low for the planned steps, or the
+            budget is too small for any step; no user was enrolled.
     """
 
     def __init__(
@@ -145,6 +145,15 @@ class PrivateSteps:
         if steps is not None:
             runs = planned(self._noise_stddev, sampling_rate, steps)
             check_plan(Plan([run.policy, *run.outer], runs, clip_norm))
+        elif not follows_schedule:
+            lowest = clip_norm / LEVEL_COUNT
+            runs = planned(self._noise_stddev, sampling_rate, 1)
+            if not Plan([run.policy, *run.outer], runs, lowest).lasts():
+                raise InvalidRequest(
+                    f"the budget does not even pay for one step of norm {lowest:.6g} at this noise "
+                    "and rate, so every step would release noise alone: raise noise_multiplier, or "
+                    "give a dataset with a larger budget"
+                )
         self.roster: Roster = run.enrol(users, clip_norm=clip_norm, levels=LEVEL_COUNT)
 
     def _follows_norms(self, levels: Levels | None) -> bool:

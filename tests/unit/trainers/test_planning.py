@@ -33,7 +33,9 @@ def service() -> Iterator[Turnstile]:
 def steps_of(service: Turnstile, lasting: int = STEPS, name: str = "a", **changes: Any) -> Any:
     """With noise at which the clip norm lasts so many steps."""
     run = service.run("digits", name)
-    noise = noise_for_steps([run.policy], lasting, sampling_rate=RATE)
+    noise = changes.get("noise_multiplier") or noise_for_steps(
+        [run.policy], lasting, sampling_rate=RATE
+    )
     arguments: dict[str, Any] = {
         "clip_norm": 1.0,
         "noise_multiplier": noise,
@@ -182,6 +184,17 @@ def test_steps_without_admitted_users_release_noise_to_the_planned_end(service: 
     made = admitted.index(0)
     assert 8 <= made <= 12
     assert admitted == [50] * made + [0] * (STEPS - made)
+
+
+@pytest.mark.parametrize("measure", ["gdp", "zcdp", "renyi"])
+def test_a_budget_that_pays_for_no_step_is_refused_whoever_the_users_are(measure: Any) -> None:
+    with Turnstile.in_memory(partitions=1) as turnstile:
+        turnstile.create_dataset("digits", measure=measure, epsilon=0.01, delta=1e-5)
+        changes = {"sampling_rate": 1.0, "steps": None}
+        with pytest.raises(InvalidRequest):
+            steps_of(turnstile, noise_multiplier=0.5, **changes)
+        assert turnstile.run("digits", "a").step == 0
+        steps_of(turnstile, noise_multiplier=50.0, **changes)  # pays for steps of low norms
 
 
 def test_no_step_is_charged_beyond_the_plan(service: Turnstile) -> None:

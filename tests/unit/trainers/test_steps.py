@@ -347,18 +347,19 @@ def test_noise_and_rate_may_follow_a_public_schedule() -> None:
     assert service.charges == [(2.0, 0.5), (3.0, 0.25)]
 
 
-@pytest.mark.parametrize("noise", [1e-6, 1e-7])
+@pytest.mark.parametrize(("noise", "refuses"), [(0.0015, False), (0.0009, True)])
 def test_whether_noise_is_too_low_for_exact_sums_does_not_follow_the_number_of_users(
-    noise: float,
+    noise: float, refuses: bool
 ) -> None:
     refused = []
     for users in (1, 100_000):
         try:
-            steps_of(users=np.arange(users), noise_multiplier=noise)
+            service = FilterService(epsilon=400.0)
+            steps_of(service, users=np.arange(users), noise_multiplier=noise, outer_parts={0})
             refused.append(False)
         except InvalidRequest:
             refused.append(True)
-    assert refused == [noise == 1e-7] * 2
+    assert refused == [refuses] * 2
 
 
 @pytest.mark.parametrize(
