@@ -93,6 +93,7 @@ class PrivateStop:
         if self.noise_stddev > _LARGEST:
             raise InvalidRequest(f"noise_stddev is {noise_stddev}; it must be at most {_LARGEST}")
         self.run, self.users = run, read_users(users)
+        self._norm = root_up(Fraction(self.counts))
         self.counted: list[tuple[int, float]] = []
         self._normals = ExactNormals(not_private_generator)
         self._pays = self._charge(turnstile, dataset)
@@ -103,15 +104,18 @@ class PrivateStop:
             run = turnstile.run(dataset, self.run, released=-1)
         except RunIsClosed:
             return None
-        if any(policy.per_user_order is True for policy in (run.policy, *run.outer)):
-            run.close()
-            raise InvalidRequest(
-                f"dataset {dataset!r} binds each user to a Rényi order with its first charge: use "
-                "gdp or zcdp, or give orders to create_dataset"
-            )
-        norm = root_up(Fraction(self.counts))
+        norm, stddev = self._norm, self.noise_stddev
         norms = np.full(len(self.users), norm)
-        charged = run.charge(self.users, norms, noise_stddev=self.noise_stddev, clip_norm=norm)
+        try:
+            if any(policy.per_user_order is True for policy in (run.policy, *run.outer)):
+                raise InvalidRequest(
+                    f"dataset {dataset!r} binds each user to a Rényi order with its first charge: "
+                    "use gdp or zcdp, or give orders to create_dataset"
+                )
+            charged = run.charge(self.users, norms, noise_stddev=stddev, clip_norm=norm)
+        except InvalidRequest:  # nothing was charged, and the budget is free for another run
+            run.close()
+            raise
         run.close()
         return np.asarray(charged.granted >= norm)
 
@@ -135,11 +139,16 @@ class PrivateStop:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """Return what is public, for statements: values that JSON has."""
+        """Return what is public, for statements: values that JSON has.
+
+        Every user was charged one Gaussian step of ``charged_norm`` and this noise for all counts
+        together, each of which a user changes by at most 1.
+        """
         return {
             "run": self.run,
             "threshold": self.threshold,
             "noise_stddev": self.noise_stddev,
             "every": self.every,
             "counts": self.counts,
+            "charged_norm": self._norm,
         }

@@ -16,6 +16,7 @@ from streams.trainers import (
     ExamplesByUser,
     IndividualDPClassifier,
     PrivateSteps,
+    PrivateStop,
     PrivateTrainer,
 )
 from streams.trainers.classifier import logistic_gradients
@@ -196,6 +197,43 @@ def second_month(data: list[Example]) -> Iterator[Fact]:
             run.close()
 
 
+def stopped(data: list[Example]) -> Iterator[Fact]:
+    """Count the users who are left, as was charged before. In the end all are halted."""
+    users, rows, _ = arrays(data)
+    grouped = ExamplesByUser.of(users)
+    with Turnstile.in_memory(partitions=2) as turnstile:
+        turnstile.create_dataset("d", measure="gdp", budget=1.1)  # seven steps
+        stop = PrivateStop(
+            turnstile,
+            "d",
+            "count",
+            grouped.users,
+            threshold=0.001,  # so low that no count is below it
+            noise_stddev=2.0,
+            every=2,
+            counts=3,
+            not_private_generator=np.random.default_rng(SEED),
+        )
+        steps = PrivateSteps(
+            turnstile.run("d", "r"),
+            grouped.users,
+            clip_norm=1.0,
+            noise_multiplier=4.0,
+            sampling_rate=1.0,
+            expected_batch=BATCH,
+            stop=stop,
+            not_private_generator=np.random.default_rng(SEED),
+        )
+        for _ in range(10):
+            step = steps.begin()
+            chosen = grouped.select(step.positions)
+            step.add(chosen.sums(rows[chosen.examples]))
+            yield Fact("mean", Noisy(step.release(3)))
+        for at, value in stop.counted:
+            yield Fact("count after", at)
+            yield Fact("count", Noisy(value, 1.0))
+
+
 PROGRAMS: list[Callable[[list[Example]], Iterator[Fact]]] = [
     plain_steps,
     sampled_steps,
@@ -205,6 +243,7 @@ PROGRAMS: list[Callable[[list[Example]], Iterator[Fact]]] = [
     jax_gradients,
     optax_chain,
     second_month,
+    stopped,
 ]
 CLASSIFIERS = [classifier, fitted_again, second_month]
 

@@ -146,9 +146,17 @@ def test_invalid_counts_are_charged_to_no_user(changes: dict[str, Any]) -> None:
         assert service.run("d", "count").step == 0
 
 
-def test_orders_that_the_first_charge_binds_are_refused() -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"measure": "renyi", "epsilon": 4.0, "delta": 1e-5},  # the first charge binds an order
+        {"measure": "steps", "budget": 50, "sampling_rate": 0.1, "noise_multiplier": 1.0},
+        {"measure": "pure-dp", "budget": 1.0},
+    ],
+)
+def test_datasets_that_cannot_charge_counts_are_refused(policy: dict[str, Any]) -> None:
     with Turnstile.in_memory() as service:
-        service.create_dataset("d", measure="renyi", epsilon=4.0, delta=1e-5)
+        service.create_dataset("d", **policy)
         with pytest.raises(InvalidRequest):
             stop_of(service)
         assert service.run("d", "train").step == 0, "nothing is charged, and no run is left open"

@@ -846,6 +846,7 @@ def test_a_private_count_ends_the_loader_and_is_stated(service: Turnstile) -> No
         "noise_stddev": 5.0,
         "every": 5,
         "counts": 8,
+        "charged_norm": pytest.approx(8.0**0.5),
     }
     assert any("counts" in covered for covered in stated["covered"])
 
