@@ -100,3 +100,63 @@ HOSTILE = {
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_one_user_of_a_training_decides_nothing(program: Program[Review], name: str) -> None:
     check_neighbours(program, OTHERS, HOSTILE[name])
+
+
+# --- the contributions of others ------------------------------------------------------------------
+
+
+class Texts(Reviews):
+    """Texts whose tokens up to the label count in the loss."""
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        row, wanted = super().__getitem__(place), self._data[place].label
+        labels = [token if at < wanted else -100 for at, token in enumerate(row["input_ids"])]
+        return {**row, "labels": labels}
+
+
+def one_step_of_a_text_model(data: list[Review]) -> Iterator[Fact]:
+    """Take one step with everybody, of a model whose own loss is a mean over tokens."""
+    torch.manual_seed(SEED)
+    config = transformers.GPT2Config(
+        vocab_size=30, n_embd=8, n_layer=1, n_head=2, n_positions=8, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    model = transformers.GPT2LMHeadModel(config)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    population, clip_norm = 24, 4.0  # longer than the usual gradient
+    settings = {"population": population, "sampling_rate": 1.0}
+    with Turnstile.in_memory(partitions=2) as turnstile:
+        trainer = HuggingFaceTrainer(
+            engine=PrivacyEngine(turnstile, dataset="texts", run="r"),
+            model=model,
+            train_dataset=Texts(data),
+            users=np.array([one.user for one in data]),
+            target_epsilon=8.0,
+            target_delta=1e-5,
+            settings={**settings, "not_private_generator": np.random.default_rng(SEED)},
+            optimizers=(optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)),
+            args=transformers.TrainingArguments(
+                output_dir="out",
+                max_steps=1,
+                max_grad_norm=clip_norm,
+                per_device_train_batch_size=128,
+                save_strategy="no",
+                report_to=[],
+                disable_tqdm=True,
+                use_cpu=True,
+            ),
+        )
+        with patch("transformers.trainer.speed_metrics", counted):
+            yield Fact("steps", trainer.train().global_step)
+        values = [one.detach().numpy() for one in model.parameters()]
+        yield Fact("model", Noisy(flat(values), clip_norm / population))
+
+
+WRITERS = [one._replace(label=2 + one.user % 5) for one in OTHERS]
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_one_user_of_a_text_model_moves_no_other(length: int) -> None:
+    """Some users have more tokens than others, and only those of the user may count for it."""
+    user = [Review(USER, (5, 6, 7, 8, 9, 10), length)] * 60
+    check_neighbours(one_step_of_a_text_model, WRITERS, user)
