@@ -29,7 +29,7 @@ def totals(file: Path, seeds: int, picture: Path | None = None) -> Iterator[str]
         f"| CDNOW, RMSE of a day's total | a day's mean | {' | '.join(ACCOUNTINGS)} "
         f"| {' | '.join(f'individual, less {name}' for name in ACCOUNTINGS[:-1])} |"
     )
-    yield "|---|---|---|---|---|---|---|"
+    yield "|---" * (2 * len(ACCOUNTINGS) + 1) + "|"
     for total, caps in purchases.CAPS.items():
         data = purchases.load(file, total)
         cells, by_seed = [], {}

@@ -370,6 +370,9 @@ class QueryPlan:
         worst_case: every user can pay for all windows.
         contribution_bounding: a user counts in the first few windows with a contribution, as many
             as give the least error.
+        whole_vector: a user's contributions to all windows are scaled together to the L2 norm of a
+            few full windows, with the least error, and all windows are released at once. It needs
+            all events first, so a stream has not got it.
         recommended: the setting with the least error of those whose intervals hold in every month;
             if there is none, the one with the least error.
         least_coverage: the coverage at which a month holds.
@@ -380,6 +383,7 @@ class QueryPlan:
     settings: list[Setting]
     worst_case: Setting
     contribution_bounding: Setting
+    whole_vector: Setting
     recommended: Setting
     least_coverage: float
     unplanned: list[str]
@@ -418,17 +422,22 @@ def plan_of(
     least = query_file.confidence - _SLACK
     best = min(settings, key=lambda setting: (bool(setting.failing(least)), setting.rmse))
     share = rho_of(policy) * asked.share
-    return QueryPlan(
-        asked.name,
-        settings,
-        _bounded(query_file, number, share, population, windows),
+    bounded, whole = (
         min(
             (
-                _bounded(query_file, number, share, population, count)
+                baseline(query_file, number, share, population, count, is_whole)
                 for count in _grid(windows, asked.active_windows)
             ),
             key=lambda setting: setting.rmse,
-        ),
+        )
+        for is_whole in (False, True)
+    )
+    return QueryPlan(
+        asked.name,
+        settings,
+        baseline(query_file, number, share, population, windows, is_whole=False),
+        bounded,
+        whole,
         best,
         least,
         [one.name for one in query_file.queries if not _can_be_planned(one)],
@@ -517,19 +526,27 @@ def _uncorrected(
     return estimated_errors(asked, raw, truth, noise, confidence=confidence, seed=_SEED)
 
 
-def _bounded(
-    query_file: QueryFile, number: int, rho: float, people: Population, count: int
+def baseline(
+    query_file: QueryFile, number: int, rho: float, people: Population, count: int, is_whole: bool
 ) -> Setting:
-    """Return the errors if every user counts in the first so many windows with a contribution."""
+    """Return the errors without individual accounting, at the noise of so many full windows.
+
+    Every user counts in the first so many windows with a contribution, or, if ``is_whole``, the
+    whole vector of a user is scaled to the norm of so many full windows.
+    """
     asked = AskedQuery(query_file.queries[number])
-    counted = np.zeros(len(people.users), dtype=np.int64)
+    parts = [people.parts[number, window] for window in range(people.windows(number))]
+    counted, squares = np.zeros(len(people.users)), np.zeros(len(people.users))
+    for part in parts:
+        squares[part.users] += np.square(part.norms)
+    longest = math.sqrt(count) * asked.bound
+    scales = longest / np.maximum(np.sqrt(squares), longest)
     raw, truth, left_out = [], [], []
-    for window in range(people.windows(number)):
-        part = people.parts[number, window]
-        counts = counted[part.users] < count
-        raw.append(part.rows[counts].sum(axis=0))
+    for part in parts:
+        kept = scales[part.users] if is_whole else 1.0 * (counted[part.users] < count)
+        raw.append((part.rows * kept[:, np.newaxis]).sum(axis=0))
         truth.append(part.rows.sum(axis=0))
-        left_out.append(part.users[~counts])
+        left_out.append(part.users[kept < 1.0])
         counted[part.users] += 1
     noise = noise_for_norm_budget(count * asked.bound**2, rho)
     errors = _uncorrected(query_file, asked.query, np.array(raw), np.array(truth), noise)

@@ -153,6 +153,8 @@ def _show(found: QueryPlan, *, is_private: bool) -> None:
     rows.append(["worst case", *_row(found.worst_case)[1:]])
     first = f"bounding, {found.contribution_bounding.active_windows:g}"
     rows.append([first, *_row(found.contribution_bounding)[1:]])
+    whole = f"whole vector, {found.whole_vector.active_windows:g}"
+    rows.append([whole, *_row(found.whole_vector)[1:]])
     show_table(_COLUMNS, rows)
     best, others = found.recommended, (found.worst_case, found.contribution_bounding)
     say(f"Recommended for {plain(found.query)}: {_setting_of(best)}")
@@ -160,6 +162,8 @@ def _show(found: QueryPlan, *, is_private: bool) -> None:
         say(f"{_setting_of(least)} has less error, but its intervals do not hold in every month.")
     if any(other.rmse < best.rmse for other in others):
         say("The worst case or contribution bounding has less error on these events.")
+    if found.whole_vector.rmse < best.rmse:
+        say("The whole vector, released once, has less error. It needs all events first.")
     if best.unbounded:
         say(f"With it, {best.unbounded:.0%} of the windows have no interval.")
     if found.unplanned:
@@ -209,6 +213,7 @@ def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
         axes.plot(active, [setting.noise_stddev for setting in shown], ":", color="#1f6f8b")
     axes.axhline(found.worst_case.rmse, color="#8a9099", linestyle="--")
     axes.axhline(found.contribution_bounding.rmse, color="#d9772b", linestyle="--")
+    axes.axhline(found.whole_vector.rmse, color="#7a4d9f", linestyle="--")
     best = found.recommended
     axes.plot([best.active_windows], [best.rmse], "o", color="#23282e", markersize=9)
     axes.legend(
@@ -219,6 +224,7 @@ def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
             "noise alone, corrected",
             "worst case",
             f"contribution bounding, {found.contribution_bounding.active_windows:g} windows",
+            f"whole vector, {found.whole_vector.active_windows:g} windows (not of a stream)",
             "recommended",
         ],
         frameon=False,

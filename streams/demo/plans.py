@@ -1,4 +1,4 @@
-"""Three ways to answer a daily total with noise, each giving every customer the same guarantee.
+"""Four ways to answer a daily total with noise, each giving every customer the same guarantee.
 
 Every answer is the total of the customers' contributions to a day, plus Gaussian noise. A
 contribution is at most the cap. Under each accounting, all answers together are mu-Gaussian DP:
@@ -6,6 +6,8 @@ contribution is at most the cap. Under each accounting, all answers together are
 - worst case: every customer is charged the cap on every day;
 - contribution bounding: a customer counts on the first few days with a purchase, and is charged the
   cap on each of them;
+- whole vector: the contributions of a customer to all days are scaled together to the L2 norm of a
+  few caps, and released once. It needs all days first, so it is for a file and not for a stream;
 - individual: a customer is charged the square of that customer's own contributions, until their sum
   reaches a few squared caps; the last contribution is cut to what is left.
 
@@ -28,8 +30,13 @@ from streams.demo.purchases import Purchases
 
 EPSILON, DELTA = 1.0, 1e-5
 
-Accounting: TypeAlias = Literal["worst case", "contribution bounding", "individual"]
-ACCOUNTINGS: Final[tuple[Accounting, ...]] = ("worst case", "contribution bounding", "individual")
+Accounting: TypeAlias = Literal["worst case", "contribution bounding", "whole vector", "individual"]
+ACCOUNTINGS: Final[tuple[Accounting, ...]] = (
+    "worst case",
+    "contribution bounding",
+    "whole vector",
+    "individual",
+)
 
 _ACTIVE_DAYS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 25, 30)
 
@@ -62,6 +69,11 @@ def contributions(purchases: Purchases, plan: TrainingPlan) -> NDArray[np.float6
     if plan.accounting == "contribution bounding":
         earlier_days = _earlier(purchases.customers, np.ones(len(capped)))
         return np.where(earlier_days < plan.active_days, capped, 0.0)
+    if plan.accounting == "whole vector":
+        customers = np.unique(purchases.customers, return_inverse=True)[1]
+        norms = np.sqrt(np.bincount(customers, capped**2))[customers]
+        longest = math.sqrt(plan.active_days) * plan.cap
+        return capped * (longest / np.maximum(norms, longest))
     left = plan.active_days - _earlier(purchases.customers, (capped / plan.cap) ** 2)
     return np.minimum(capped, plan.cap * np.sqrt(np.maximum(left, 0.0)))
 

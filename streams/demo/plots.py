@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 _BLUE: Final = "#1f6f8b"
 _ORANGE: Final = "#d9772b"
+_PURPLE: Final = "#7a4d9f"
 _GREY: Final = "#8a9099"
 _INK: Final = "#23282e"
 _COLOURS: Final = {
     "worst case": _GREY,
     "contribution bounding": _ORANGE,
+    "whole vector": _PURPLE,
     "individual": _BLUE,
 }
 
@@ -31,7 +33,7 @@ def plot_revenue(result: RevenueResult, folder: Path) -> Path:
     """Plot the daily answers beside the truth for each accounting, and their errors as bars."""
     purchases, truth = result.purchases, result.purchases.totals
     when = np.array(result.dates, dtype="datetime64[D]")
-    figure = _figure(10.0, 7.4)
+    figure = _figure(10.0, 9.4)
     grid = figure.add_gridspec(len(result.answers), 2, width_ratios=[3.4, 1])
     bars = figure.add_subplot(grid[:, 1])
     shared: Axes | None = None

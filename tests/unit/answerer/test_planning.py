@@ -19,6 +19,7 @@ from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
 from streams.answerer.event_file import EventFile
 from streams.answerer.planning import (
     added_back,
+    baseline,
     charge_all,
     corrected_errors,
     plan_of,
@@ -183,7 +184,8 @@ def test_plan_has_the_errors_of_every_setting(tmp_path: Path) -> None:
     holding = [one for one in plan.settings if not one.failing(0.9)]
     assert plan.recommended.rmse == min(setting.rmse for setting in holding)
     assert (plan.worst_case.halted_users, plan.worst_case.bias) == (0, 0.0)
-    for setting in (*plan.settings, plan.worst_case, plan.contribution_bounding):
+    baselines = (plan.worst_case, plan.contribution_bounding, plan.whole_vector)
+    for setting in (*plan.settings, *baselines):
         assert [month.month for month in setting.months] == ["2026-01", "2026-02", "2026-03"]
         assert setting.rmse >= abs(setting.bias)
     noises = [setting.noise_stddev for setting in plan.settings]
@@ -193,6 +195,24 @@ def test_plan_has_the_errors_of_every_setting(tmp_path: Path) -> None:
     assert own.halted_users > plan.settings[-1].halted_users
     share = 0.6 * (policy.row.gaussian_rho(policy.budget[0]) or 0.0)
     assert plan.worst_case.noise_stddev == pytest.approx(noise_for_norm_budget(60.0, share))
+
+
+def test_the_whole_vector_of_a_user_is_scaled_to_the_norm_of_some_windows(tmp_path: Path) -> None:
+    """One user buys on 9 days, one on 1; a norm of the root of 4 is released once."""
+    path, days = tmp_path / "e.csv", [*range(9), 0]
+    rows = [
+        f"{number // 9},{(FIRST + timedelta(days=day)).date()},1,a"
+        for number, day in enumerate(days)
+    ]
+    path.write_text("\n".join(["user,time,amount,shop", *rows]))
+    buyers = {"name": "buyers", "kind": "distinct", "window": "1d", "active_windows": 4}
+    query_file = parse_queries(content_of(9) | {"query": [buyers]})
+    people = population_of(query_file, EventFile(path, query_file))
+    whole = baseline(query_file, 0, 0.5, people, 4, is_whole=True)
+    first = baseline(query_file, 0, 0.5, people, 4, is_whole=False)
+    assert whole.noise_stddev == first.noise_stddev == pytest.approx(2.0)
+    assert (whole.bias, first.bias) == (pytest.approx(-1 / 3), pytest.approx(-5 / 9))
+    assert whole.halted_users == first.halted_users == 1
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])

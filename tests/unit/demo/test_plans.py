@@ -51,6 +51,9 @@ def test_each_accounting_counts_what_its_definition_says() -> None:
     found = {name: contributions(shop, TrainingPlan(name, 4.0, 1)).tolist() for name in ACCOUNTINGS}
     assert found["worst case"] == [3, 4, 2, 1, 1, 1, 1]
     assert found["contribution bounding"] == [3, 0, 0, 1, 0, 0, 0]
+    # The norms are the root of 29 and 2, and the longest is 4.
+    scaled = [16 / 29**0.5 * part / 4 for part in (3, 4, 2)]
+    assert found["whole vector"] == pytest.approx([*scaled, 1, 1, 1, 1])
     # The budget is 16 dollars squared: 9 for the first day leave 7, the root of which is granted.
     assert found["individual"] == pytest.approx([3, 7**0.5, 0, 1, 1, 1, 1])
 
@@ -60,7 +63,8 @@ def test_with_equal_contributions_individual_accounting_is_contribution_bounding
 ) -> None:
     equal = replace(shop, values=np.full(len(shop.values), 9.0))
     bounded, individual = (
-        contributions(equal, TrainingPlan(accounting, 9.0, 4)) for accounting in ACCOUNTINGS[1:]
+        contributions(equal, TrainingPlan(accounting, 9.0, 4))
+        for accounting in (ACCOUNTINGS[1], ACCOUNTINGS[-1])
     )
     np.testing.assert_allclose(individual, bounded, atol=1e-6)
 

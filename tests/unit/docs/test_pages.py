@@ -40,6 +40,14 @@ def test_queries_from_a_program_are_answered() -> None:
     assert abs(float(names["answer"].value) - len(names["buyers"])) < 60
 
 
+def test_all_windows_of_a_file_are_answered_at_once() -> None:
+    names = run(blocks(page("query/python"))[2:3])
+    sums = names["bought"].sum(axis=0)
+    assert names["totals"].value.shape == sums.shape
+    assert np.abs(names["totals"].value - sums).max() < 6 * names["totals"].noise_stddev
+    assert (names["once"].last_charge.decision.admitted).all()
+
+
 def test_ad_hoc_questions_of_the_page_are_answered_beside_an_open_run() -> None:
     *_, example = blocks(page("query/python"))
     names = run([example])

@@ -108,7 +108,7 @@ def test_an_interval_covers_the_sum_as_often_as_it_says() -> None:
 
 
 def test_the_lines_in_the_docs_answer() -> None:
-    _, example, _ = blocks(page("query/python"))
+    _, example, *_ = blocks(page("query/python"))
     users, amounts = ["ann", "bob"], [12.0, 250.0]
     frame = pd.DataFrame({"customer": users, "amount": amounts})
     given = {"users": users, "amounts": amounts, "ones": [1.0, 1.0], "purchases": frame}
