@@ -59,7 +59,7 @@ _GRID_BITS = 40
 """The grid spacing is this many powers of two below the noise."""
 _NOISE_EXPONENTS = 400
 _LARGEST = 2.0**_NOISE_EXPONENTS
-"""Larger numbers count as this one, which no budget pays for. A refusal would tell who has them."""
+"""Larger numbers count as this one, which no budget pays for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,8 +231,8 @@ class QueryAnswerer:
 
         Args:
             users: n distinct ids.
-            contributions: (n,) or (n, d), each user's part of the sum; finite. The columns of a
-                frame are coordinates. A number beyond 2**400 counts as 2**400.
+            contributions: (n,) or (n, d), each user's part of the sum. The columns of a frame are
+                coordinates. NaN counts as 0, and a number beyond 2**400, as infinity, as 2**400.
             dimension: d, if contributions are vectors. An answer then has this length also if there
                 are no users.
 
@@ -439,9 +439,10 @@ class QueryAnswerer:
 def read_contributions(
     contributions: object, users: int, dimension: int | None
 ) -> NDArray[np.float64]:
-    """Return each user's part of a sum: finite numbers (n,), or vectors (n, dimension).
+    """Return each user's part of a sum: numbers (n,), or vectors (n, dimension).
 
-    The columns of a frame are coordinates, in their order.
+    The columns of a frame are coordinates, in their order. What cannot be added up is replaced: a
+    refusal would tell that there is a user with such a number.
 
     Raises:
         InvalidRequest: anything else.
@@ -458,9 +459,7 @@ def read_contributions(
             f"contributions has shape {rows.shape}; with {users} users it must be ({users},), or "
             f"({users}, d) with dimension=d"
         )
-    if not np.isfinite(rows).all():
-        raise InvalidRequest("contributions must be finite: leave out users without a value")
-    return np.clip(rows, -_LARGEST, _LARGEST)
+    return np.clip(np.where(np.isnan(rows), 0.0, rows), -_LARGEST, _LARGEST)
 
 
 def _whole_sums(rows: NDArray[np.float64]) -> list[int]:

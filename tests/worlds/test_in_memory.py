@@ -85,6 +85,8 @@ HOSTILE = {
     "nothing": [Asked(1, USER, 0.0, (0.0, 0.0), ())],
     "the largest numbers": [Asked(1, USER, 1e308, (1e308, -1e308))],
     "the largest number of all": [Asked(0, USER, float(np.finfo(float).max))],
+    "not a number": [Asked(0, USER, float("nan"), (float("nan"), 0.5))],
+    "infinite": [Asked(0, USER, float("inf"), (0.5, float("-inf")))],
     "the smallest number": [Asked(0, USER, 5e-324, (5e-324, 0.0))],
     "an id in an odd form": [Asked(1, "A\u030a\0\u202e", 1.0)],
     "a long id": [Asked(1, "x" * 256, 1.0)],
