@@ -292,6 +292,7 @@ class Bench:
             epochs=task.epochs,
             max_grad_norm=task.clip_norm,
             charge_ahead=ahead,
+            examples_are_independent=True,  # cross entropy, and layers that mix no examples
             not_private_generator=coins,
         )
         self.ours = engine.statement()["noise_multiplier"]

@@ -79,6 +79,9 @@ def train(turnstile: Turnstile, month: str) -> torch.nn.Module:
         noise_multiplier=noise,
         max_grad_norm=1.0,
     )
+    # The gradient of an example must not depend on the others. Checked with examples of no user.
+    made_up = [(torch.randn(FEATURES), torch.tensor(label)) for label in (0, 1, 1, 0, 1, 0)]
+    engine.check(lambda batch: criterion(model(batch[0]), batch[1]), made_up)
     checkpoint = Checkpoint(f"model-{month}.npz")
     if restore(checkpoint, model, optimizer):
         print(f"continues after step {checkpoint.released()}", flush=True)

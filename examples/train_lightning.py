@@ -56,9 +56,9 @@ class PrivateTraining(lightning.LightningModule):
 
     def training_step(self, _: int) -> None:
         """Charge a step, release it and save it. The loss is not returned: it is not covered."""
-        for features, labels in self.batches:
+        for batch in self.batches:
             self.private.zero_grad()
-            torch.nn.functional.cross_entropy(self.model(features), labels).backward()
+            loss_of(self.model, batch).backward()
             if self.loader.is_last:
                 break
             self.private.step()  # adds up; the step goes on in another batch
@@ -70,6 +70,11 @@ class PrivateTraining(lightning.LightningModule):
         """Log the accuracy on users outside the dataset."""
         right = (self.model(batch[0]).argmax(dim=1) == batch[1]).float().mean()
         self.log("accuracy", right, prog_bar=True)
+
+
+def loss_of(model: Any, batch: Any) -> Any:
+    """Return the mean over examples of the loss of each."""
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
 def examples_of_users(first: int, count: int) -> tuple[np.ndarray, Any]:
@@ -85,7 +90,8 @@ def private_training(turnstile: Turnstile, **settings: Any) -> PrivateTraining:
     """Make a training private; its budget lasts for the planned steps."""
     users, dataset = examples_of_users(0, 990)
     model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
-    made = PrivacyEngine(turnstile, dataset="clicks", run="night-7").make_private_with_epsilon(
+    engine = PrivacyEngine(turnstile, dataset="clicks", run="night-7")
+    model, optimizer, loader = engine.make_private_with_epsilon(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5),
         data_loader=torch.utils.data.DataLoader(dataset, batch_size=50),
@@ -97,7 +103,10 @@ def private_training(turnstile: Turnstile, **settings: Any) -> PrivateTraining:
         max_grad_norm=1.0,
         **settings,
     )
-    return PrivateTraining(*made, Checkpoint("model.npz"))
+    # The gradient of an example must not depend on the others. Checked with examples of no user.
+    made_up = [(torch.randn(20), torch.tensor(label)) for label in (0, 1, 1, 0, 1, 0)]
+    engine.check(lambda batch: loss_of(model, batch), made_up)
+    return PrivateTraining(model, optimizer, loader, Checkpoint("model.npz"))
 
 
 if __name__ == "__main__":

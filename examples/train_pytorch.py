@@ -62,6 +62,9 @@ def main() -> None:
         epochs=epochs,
         max_grad_norm=1.0,
     )
+    # The gradient of an example must not depend on the others. Checked with examples of no user.
+    made_up = [(torch.randn(FEATURES), torch.tensor(label)) for label in (0, 1, 1, 0, 1, 0)]
+    engine.check(lambda batch: criterion(model(batch[0]), batch[1]), made_up)
     checkpoint = Checkpoint("model.npz")
     if restore(checkpoint, model, optimizer):
         print(f"continues after step {checkpoint.released()}", flush=True)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from opacus.grad_sample import GradSampleModule
+from opacus.grad_sample.embedding import compute_embedding_grad_sample
 from opacus.grad_sample.linear import compute_linear_grad_sample
 
 from streams.trainers.sums import Outer, Part
@@ -41,6 +42,7 @@ class PrivateModule(GradSampleModule):
     def __init__(self, module: torch.nn.Module, **settings: Any) -> None:
         super().__init__(module, **settings)
         samplers = {**self.GRAD_SAMPLERS, torch.nn.Linear: _sample_linear}
+        samplers[torch.nn.Embedding] = _sample_embedding
         self.GRAD_SAMPLERS = {k: partial(_in_place, sampler) for k, sampler in samplers.items()}
 
 
@@ -79,6 +81,19 @@ def mark_weights(module: torch.nn.Module, parameters: list[torch.nn.Parameter]) 
     for place in places:
         setattr(parameters[place], _FACTORS, [])
     return places
+
+
+def forget_gradients(module: GradSampleModule) -> None:
+    """Drop all gradients, and what hooks keep of passes that were not finished."""
+    for layer in module.modules():
+        layer.__dict__.pop("activations", None)
+        layer.__dict__.pop("max_batch_len", None)
+    for parameter in module.parameters():
+        parameter.grad = parameter.grad_sample = None
+        parameter._forward_counter = 0
+        parameter.__dict__.pop(_CURRENT, None)
+        if hasattr(parameter, _FACTORS):
+            setattr(parameter, _FACTORS, [])
 
 
 def part_of(
@@ -122,6 +137,16 @@ def _sample_linear(
     if layer.bias is not None and layer.bias.requires_grad:
         kept[layer.bias] = backprops
     return kept
+
+
+def _sample_embedding(
+    layer: torch.nn.Embedding, activations: list[torch.Tensor], backprops: torch.Tensor
+) -> Found:
+    """Leave out the row of padding, as PyTorch does; Opacus trains it."""
+    found: Found = compute_embedding_grad_sample(layer, activations, backprops)
+    if layer.padding_idx is not None and layer.weight in found:
+        found[layer.weight][:, layer.padding_idx] = 0.0
+    return found
 
 
 def _in_numpy(sample: torch.Tensor) -> NDArray[np.floating[Any]]:

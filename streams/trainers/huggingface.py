@@ -46,7 +46,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from accounting.exact.errors import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.loader import IndividualDPLoader
+from streams.trainers.loader import IndividualDPLoader, shapes_of
 from streams.trainers.ranks import rank_and_ranks
 from streams.trainers.steps import PrivateSteps
 from streams.trainers.torch import PrivacyEngine
@@ -62,6 +62,8 @@ _HEADS: Final = (
     "ForSequenceClassification",
     "ForImageClassification",
 )
+_THEIRS: Final = "transformers."
+_MADE_UP: Final = 6  # examples
 _IGNORED: Final = -100  # a label without a loss
 _BY_METRIC: Final = ("reduce_lr_on_plateau", "greedy")  # schedules that do not follow steps
 
@@ -140,6 +142,8 @@ class HuggingFaceTrainer(Trainer):
         self._checkpoint = Checkpoint(Path(args.output_dir) / _CHECKPOINT)
         # A charged step is one step here; its gradient is clipped by user, and private already.
         args.gradient_accumulation_steps, args.max_grad_norm = 1, 0.0
+        if not (settings or {}).get("examples_are_independent"):
+            self._check_made_up(source.collate_fn)
 
     def get_train_dataloader(self) -> Any:
         """Return the charged steps of one pass, each with its batches."""
@@ -247,6 +251,7 @@ class HuggingFaceTrainer(Trainer):
 
         The loss is not returned, because it must not be published.
         """
+        model.train()  # before the first batch is taken, which charges the step
         for batch in inputs:
             super().training_step(model, batch)
             if self._loader.is_last:
@@ -267,10 +272,8 @@ class HuggingFaceTrainer(Trainer):
         transformers takes the mean over all labels of the batch that are not -100. The gradient of
         an example would then depend on how many labels the other examples have.
         """
-        base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        kind, labels = type(base).__name__, inputs.get("labels")
-        # A model of the caller's own may have another loss.
-        known = type(base).__module__.startswith("transformers.") and kind.endswith(_HEADS)
+        base, kind, labels = self._base, _kind_of(self._base), inputs.get("labels")
+        known = kind == type(base).__name__  # a class of the caller's own may have another loss
         if not (model.training and known and labels is not None and self.compute_loss_func is None):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         outputs = model(**inputs)
@@ -283,6 +286,61 @@ class HuggingFaceTrainer(Trainer):
             smoothing=self.args.label_smoothing_factor,
         ).mean()
         return (loss, outputs) if return_outputs else loss
+
+    @property
+    def _base(self) -> Any:
+        """Return the model of transformers, without adapters."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    def check(self, examples: list[dict[str, Any]]) -> None:
+        """Check that the gradient of an example does not depend on the others.
+
+        It is called by itself where examples can be made up from the model's configuration: texts
+        and images with labels. Call it before ``train`` otherwise.
+
+        Args:
+            examples: as for ``PrivacyEngine.check``: made up, or public.
+
+        Raises:
+            InvalidRequest: as ``PrivacyEngine.check``.
+        """
+        config = self._base.config
+        problem = getattr(config, "problem_type", None)  # models infer it from the first labels
+        self.model_wrapped.train()
+        try:
+            self.engine.check(
+                lambda batch: self.compute_loss(self.model_wrapped, self._prepare_inputs(batch)),
+                examples,
+            )
+        finally:
+            config.problem_type = problem
+
+    def _check_made_up(self, collate: Any) -> None:
+        """Check examples that are made up, if the model and its columns are known."""
+        row = self.train_dataset[0]  # its names alone are used
+        self._set_signature_columns_if_needed()
+        columns = set(row) & set(self._signature_columns or row)
+        examples = _made_up(self._base, columns)
+        if not examples:
+            return
+        texts = [
+            {
+                name: part[: 9 - number] if isinstance(part, list) else part
+                for name, part in example.items()
+            }
+            for number, example in enumerate(examples)
+        ]
+        try:
+            padded = [shapes_of(collate(texts[n : n + 2])) for n in range(2)]
+        except (ValueError, TypeError, RuntimeError, AttributeError):
+            padded = []  # the collator takes texts of one length alone
+        if padded and padded[0] != padded[1]:
+            raise InvalidRequest(
+                "data_collator pads to the longest example of a batch, so gradients depend on the "
+                "other users' examples: pad all examples to one length, and give "
+                "data_collator=default_data_collator, or a collator with padding='max_length'"
+            )
+        self.check(examples)
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Return 0: the number of operations depends on the drawn users."""
@@ -334,6 +392,49 @@ def _loss_by_example(
         counted = (labels != _IGNORED).view(len(labels), -1).sum(dim=1)
         return each.sum(dim=1) / counted.clamp(min=1)
     return each.view(len(labels), -1).mean(dim=1)
+
+
+def _kind_of(model: Any) -> str:
+    """Return the name of the class of transformers that the model is; empty if it is unknown."""
+    names = (one.__name__ for one in type(model).__mro__ if one.__module__.startswith(_THEIRS))
+    return next((name for name in names if name.endswith(_HEADS)), "")
+
+
+def _made_up(model: Any, columns: set[str]) -> list[dict[str, Any]]:
+    """Return examples for a model, of different lengths and labels; none if it is not known."""
+    config, kind = model.config, _kind_of(model)
+    known = {"attention_mask", "token_type_ids", "position_ids", "labels", "label", "label_ids"}
+    size = getattr(config, "image_size", 8)
+    image = (
+        getattr(config, "num_channels", 3),
+        *(size if isinstance(size, list | tuple) else [size] * 2),
+    )
+    vocabulary = getattr(config, "vocab_size", None)
+    length = min(16, getattr(config, "max_position_embeddings", 16))
+    if not kind or not columns <= known | {"input_ids" if vocabulary else "pixel_values"}:
+        return []
+    coins, examples, classes = np.random.default_rng(0), [], getattr(config, "num_labels", 2)
+    for number in range(_MADE_UP):
+        real = max(2, length - 3 * number)
+        ids = coins.integers(vocabulary or 1, size=length).tolist()
+        label: Any = number % classes
+        if kind.endswith((*_SHIFTED, "ForMaskedLM", "ForTokenClassification")):
+            tags = [one % classes for one in ids] if kind.endswith("Classification") else ids
+            label = [*tags[:real], *[_IGNORED] * (length - real)]
+        elif config.problem_type == "multi_label_classification":
+            label = [float(number >> place & 1) for place in range(classes)]
+        elif config.problem_type == "regression" or classes == 1:
+            label = float(number) if classes == 1 else [float(number)] * classes
+        made = {
+            "input_ids": ids,
+            "attention_mask": [1] * real + [0] * (length - real),
+            "token_type_ids": [0] * length,
+            "position_ids": list(range(length)),
+            "pixel_values": coins.normal(size=image).astype(np.float32),
+            **dict.fromkeys(("labels", "label", "label_ids"), label),
+        }
+        examples.append({name: made[name] for name in columns})
+    return examples
 
 
 class Batches:

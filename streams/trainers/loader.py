@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
@@ -72,6 +72,15 @@ def check_loader(data_loader: Any) -> None:
         )
 
 
+def shapes_of(batch: Any) -> list[tuple[int, ...]]:
+    """Return the shapes of the tensors of a collated batch."""
+    if isinstance(batch, torch.Tensor):
+        return [tuple(batch.shape)]
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    return [s for part in batch for s in shapes_of(part)] if isinstance(batch, list | tuple) else []
+
+
 class IndividualDPLoader:
     """Batches of the drawn users' examples. A charged step is one batch or several.
 
@@ -84,6 +93,7 @@ class IndividualDPLoader:
         batch_size: examples in every batch.
         charge_ahead: charge the next step of a pass while the current one is computed.
         is_private: whether the generators of masks are seeded by the operating system.
+        check: called before a step is charged.
 
     Attributes:
         is_last: whether the last batch that was returned completes its step. Step a learning-rate
@@ -101,13 +111,15 @@ class IndividualDPLoader:
         batch_size: int,
         charge_ahead: bool,
         is_private: bool,
+        check: Callable[[], None],
     ) -> None:
         self.private = private
         self.batch_size = batch_size
         self.dataset = source.dataset
         self._examples, self._source = examples, source
         self._steps, self._a_pass = steps, a_pass
-        self._ahead, self._is_private = charge_ahead, is_private
+        self._ahead, self._is_private, self._check = charge_ahead, is_private, check
+        self._shapes: list[tuple[int, ...]] | None = None  # of the first batch of this loader
         self._places: slice | None = None
         self.is_last = True
         self.randomness = Randomness()
@@ -132,6 +144,7 @@ class IndividualDPLoader:
     def __iter__(self) -> Iterator[Any]:
         end = self.private.step + len(self)
         while self.private.step < end and not self.private.stopped:
+            self._check()
             step = self.private.begin(ahead=self._ahead and self.private.step + 1 < end)
             chosen = self._examples.select(step.positions)
             self.sums = SumsByUser(chosen.counts)
@@ -143,6 +156,14 @@ class IndividualDPLoader:
             for start, batch in zip(starts, self._filled(batches), strict=True):
                 self._places = slice(start, min(start + self.batch_size, count))
                 self.is_last = self._places.stop == count
+                shapes = shapes_of(batch)
+                self._shapes = self._shapes or shapes
+                if shapes != self._shapes:
+                    raise InvalidRequest(
+                        "two batches have different shapes, so gradients depend on the other "
+                        "users' examples: publish nothing of this training. Let collate_fn pad "
+                        "to one length, not to the longest example of a batch"
+                    )
                 yield batch
                 if self._places is not None:
                     raise InvalidRequest(

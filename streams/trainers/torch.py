@@ -18,6 +18,8 @@ data are releases that are not charged: do not publish them.
 
 The contribution of a user must not depend on which other users were drawn:
 
+- **One example's gradient is computed beside several sets of others**, by ``check``, before the
+  first step (``streams.trainers.independence``).
 - **Every batch has the same number of examples.** The drawn users' examples are filled up with
   copies, whose gradients are dropped; more of them come in several batches. Libraries round the
   gradient of an example differently in a batch of another size.
@@ -39,7 +41,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
@@ -63,6 +65,7 @@ from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.examples import ExamplesByUser
 from streams.trainers.ghost import PrivateModule, mark_weights, part_of
+from streams.trainers.independence import check_independence, check_mode
 from streams.trainers.loader import IndividualDPLoader, check_loader
 from streams.trainers.planning import Schedule, counted_noise, noise_for_steps
 from streams.trainers.private_stop import PrivateStop
@@ -110,6 +113,7 @@ class PrivacyEngine:
         self._turnstile, self._dataset, self._name = turnstile, dataset, run
         self._measure: Measure = measure
         self._training: _Training | None = None
+        self._is_checked = False
 
     def make_private(
         self,
@@ -218,6 +222,40 @@ class PrivacyEngine:
 
         return self._make(opened, module, optimizer, drawn, max_grad_norm, target_delta)
 
+    def check(self, loss_of: Callable[[Any], torch.Tensor], examples: Sequence[Any]) -> None:
+        """Check that the gradient of an example does not depend on the other examples.
+
+        It is required before the first step, and changes neither the module nor any generator.
+
+        Args:
+            loss_of: takes a batch that the loader's ``collate_fn`` has made, and returns the loss
+                of the training: ``lambda batch: criterion(module(batch[0]), batch[1])``.
+            examples: at least four, as the dataset has them, of different labels and lengths. They
+                must be public or made up: with users' examples a refusal reveals something of them.
+
+        Raises:
+            Unusable: nothing was made private yet.
+            InvalidRequest: the gradient depends on the others, or is not the loss's gradient; the
+                error names the usual causes. No user was charged.
+        """
+        made = self._made()
+        check_mode(made.module)
+        collate = made.drawn.source.collate_fn
+        check_independence(made.module, made.optimizer.params, loss_of, collate, examples)
+        self._is_checked = True
+
+    def _check_step(self) -> None:
+        """Check before a step is charged that its gradients can be computed by example."""
+        made = self._made()
+        if not (self._is_checked or made.drawn.settings.examples_are_independent):
+            raise InvalidRequest(
+                "whether the gradient of an example depends on the others was not checked: call "
+                "engine.check(loss_of, examples) with public or made-up examples before the first "
+                "step. If you know that it does not depend on them, pass "
+                "examples_are_independent=True to make_private, which the statement then says"
+            )
+        check_mode(made.module)
+
     def get_epsilon(self, delta: float) -> float:
         """Return the epsilon that the dataset's budget guarantees to every user, rounded up.
 
@@ -245,6 +283,16 @@ class PrivacyEngine:
             raise InvalidRequest("make_private knows no delta: give it to statement")
         drawn = made.drawn
         stated = statement_of(made.policies, delta)
+        declared = drawn.settings.examples_are_independent
+        independence = "checked" if self._is_checked else "declared" if declared else "not checked"
+        stated.assumed.append(
+            "the gradient of an example does not depend on the other examples of its batch: "
+            + {
+                "checked": "compared on examples of no user before the first step",
+                "declared": "declared, not checked",
+                "not checked": "not checked",
+            }[independence]
+        )
         stated.covered.insert(0, "the model after every step")
         stop = drawn.settings.stop
         if stop is not None:
@@ -253,6 +301,7 @@ class PrivacyEngine:
             "text": stated.text(f"Training {self._name!r}"),
             **asdict(stated),
             "run": self._name,
+            "independence": independence,
             "steps": made.private.step,
             "planned_steps": drawn.steps,
             "private_stop": None if stop is None else stop.stated,
@@ -351,12 +400,15 @@ class PrivacyEngine:
             batch_size=settings.max_physical_batch_size or _usual_size(drawn.usual_batch),
             charge_ahead=settings.charge_ahead,
             is_private=settings.not_private_generator is None,
+            check=self._check_step,
         )
         wrapped = PrivateModule(
             module, batch_first=settings.batch_first, loss_reduction=settings.loss_reduction
         )
         made = IndividualDPOptimizer(optimizer, private, loader, one_each=drawn.one_each)
-        self._training = _Training(policies, private, drawn, noise, max_grad_norm, delta)
+        self._training = _Training(
+            policies, private, drawn, noise, max_grad_norm, delta, wrapped, made
+        )
         return wrapped, made, loader
 
 
@@ -380,6 +432,8 @@ class Settings(NamedTuple):
             (``ExamplesByUser.of``). It bounds the time of a step. None: all of them.
         batch_first: as in Opacus.
         loss_reduction: as in Opacus: "mean" or "sum", over the batch.
+        examples_are_independent: declares that the gradient of an example does not depend on the
+            others, so that ``check`` is not required. ``statement`` says so.
         not_private_generator: draws coins and noise, for tests. A party that knows its seed knows
             the noise.
     """
@@ -393,6 +447,7 @@ class Settings(NamedTuple):
     max_examples_per_user: int | None = None
     batch_first: bool = True
     loss_reduction: str = "mean"
+    examples_are_independent: bool = False
     not_private_generator: np.random.Generator | None = None
 
 
@@ -495,6 +550,8 @@ class _Training(NamedTuple):
     noise: Schedule | None
     max_grad_norm: float
     delta: float | None
+    module: GradSampleModule
+    optimizer: IndividualDPOptimizer
 
 
 def _check_model(

@@ -46,6 +46,7 @@ def train(turnstile: Turnstile, data: list[Example], run: str, **changes: Any) -
         "target_epsilon": 8.0,
         "target_delta": 1e-5,
         "max_grad_norm": 1.0,
+        "examples_are_independent": True,
         "not_private_generator": np.random.default_rng(SEED),
         **changes,
     }

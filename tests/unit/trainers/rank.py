@@ -59,6 +59,10 @@ def train(out: Path, rank: int, special: dict[str, Any]) -> None:
         charge_ahead=special.get("ahead", False),
         not_private_generator=np.random.default_rng(7),
     )
+    engine.check(
+        lambda batch: torch.nn.functional.cross_entropy(module(batch[0]), batch[1]),
+        [(torch.rand(1, 8, 8), torch.tensor(label)) for label in (0, 1, 1, 0)],
+    )
     batches = 0
     for _ in range(4):
         for rows, labels in loader:

@@ -306,7 +306,8 @@ def test_the_loss_of_a_batch_is_the_mean_of_its_examples(
     torch.manual_seed(0)
     model = kind(kind.config_class(**config))
     args = {"label_smoothing_factor": smoothing}
-    trainer = trainer_of(service, tmp_path, model=model, args=args)
+    settings = {"population": 40, "examples_are_independent": True}  # Opacus rejects some
+    trainer = trainer_of(service, tmp_path, model=model, args=args, settings=settings)
     batch = {"input_ids": torch.arange(5, 23).view(3, 6), "labels": labels}
 
     def loss_of(rows: slice) -> float:
@@ -317,3 +318,71 @@ def test_the_loss_of_a_batch_is_the_mean_of_its_examples(
     if not smoothing:
         own = [float(model(**{k: v[row] for k, v in batch.items()}).loss) for row in rows]
         assert [loss_of(row) for row in rows] == pytest.approx(own)
+
+
+# --- the check of a gradient ----------------------------------------------------------------------
+
+
+class Rows(torch.utils.data.Dataset):
+    """Private examples, which the check must not touch but for the names of their columns."""
+
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(USERS)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        assert place == 0, "a private example is read"
+        return dict.fromkeys(self._columns)
+
+
+TEXT = ("input_ids", "attention_mask", "labels")
+LLAMA: dict[str, Any] = {
+    "vocab_size": 30,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+}
+VIT: dict[str, Any] = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "image_size": 8,
+    "patch_size": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "columns"),
+    [
+        ("GPT2LMHeadModel", GPT2, (*TEXT, "position_ids")),
+        ("BertForTokenClassification", BERT, (*TEXT, "position_ids")),
+        ("BertForSequenceClassification", BERT, (*TEXT, "position_ids")),
+        ("BertForSequenceClassification", {**BERT, "num_labels": 1}, (*TEXT, "position_ids")),
+        ("LlamaForCausalLM", LLAMA, TEXT),
+        ("ViTForImageClassification", VIT, ("pixel_values", "labels")),
+    ],
+)
+def test_models_are_checked_with_examples_that_are_made_up(
+    service: Turnstile, tmp_path: Path, kind: str, config: Any, columns: Any
+) -> None:
+    kind = getattr(transformers, kind)
+    torch.manual_seed(0)
+    model = kind(kind.config_class(**config))
+    trainer = trainer_of(service, tmp_path, model=model, train_dataset=Rows(columns))
+    assert trainer.engine.statement()["independence"] == "checked"
+
+
+class OwnLoss(transformers.GPT2LMHeadModel):  # type: ignore[misc]
+    """A model whose loss is not that of transformers' own class, so that it is not replaced."""
+
+
+def test_a_model_that_couples_its_examples_is_refused(service: Turnstile, tmp_path: Path) -> None:
+    model = OwnLoss(transformers.GPT2Config(**GPT2))
+    rows = Rows((*TEXT, "position_ids"))
+    with pytest.raises(InvalidRequest, match="not the mean over examples"):
+        trainer_of(service, tmp_path, model=model, train_dataset=rows)
+    assert service.run("reviews", "a").step == 0

@@ -73,6 +73,7 @@ def test_steps_equal_those_of_opacus_with_the_same_batches_and_noise_up_to_round
             target_epsilon=3.0,
             target_delta=1e-5,
             steps=STEPS,
+            examples_are_independent=True,
             not_private_generator=generator,
         )
         noise_stddev = engine.statement()["noise_multiplier"] * CLIP_NORM

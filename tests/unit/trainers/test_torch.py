@@ -55,6 +55,11 @@ def network() -> Any:
 
 
 def made(service: FilterService, **changes: Any) -> tuple[Any, Any, Any]:
+    """Return module, optimizer and loader of a training whose gradients are not checked."""
+    return engine_of(service, **{"examples_are_independent": True, **changes})[1]
+
+
+def engine_of(service: FilterService, **changes: Any) -> tuple[Any, tuple[Any, Any, Any]]:
     module = changes.pop("module", None) or network()
     arguments = {
         "data_loader": loader_of(DATASET, collate_fn=changes.pop("collate_fn", None)),
@@ -67,7 +72,8 @@ def made(service: FilterService, **changes: Any) -> tuple[Any, Any, Any]:
         "not_private_generator": np.random.default_rng(1),
         **changes,
     }
-    return dp.PrivacyEngine(Opens(service), dataset="digits", run="night-7").make_private(
+    engine = dp.PrivacyEngine(Opens(service), dataset="digits", run="night-7")
+    return engine, engine.make_private(
         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.5), **arguments
     )
 
@@ -609,6 +615,7 @@ def with_epsilon(
         "target_delta": 1e-5,
         "epochs": 2,
         "max_grad_norm": 1.0,
+        "examples_are_independent": True,
         **changes,
     }
     engine = PrivacyEngine(service, dataset="faces", run=name, measure=measure)
@@ -834,6 +841,7 @@ def test_a_private_count_ends_the_loader_and_is_stated(service: Turnstile) -> No
         max_grad_norm=1.0,
         levels="clip_norm",
         stop=stop,
+        examples_are_independent=True,
     )
     while len(made[2]):
         train(*made)
@@ -928,6 +936,8 @@ def test_the_readme_makes_an_opacus_script_private(
             "optimizer": torch.optim.SGD(module.parameters(), lr=0.1),
             "loader": loader_of(batch_size=16),
             "user_ids": USERS,
+            "criterion": torch.nn.CrossEntropyLoss(),
+            "made_up": list(zip(-ROWS[:4], torch.tensor([0, 1, 1, 0]), strict=True)),
         },
     )
     assert 2.99 < float(capsys.readouterr().out) <= 3.0
@@ -943,6 +953,7 @@ def test_the_script_of_the_documentation_trains(capsys: pytest.CaptureFixture[st
         "loader": loader_of(batch_size=16),
         "user_ids": USERS,
         "criterion": torch.nn.CrossEntropyLoss(),
+        "made_up": list(zip(-ROWS[:4], torch.tensor([0, 1, 1, 0]), strict=True)),
     }
     script = script.replace('Turnstile.open("budgets.db")', "Turnstile.in_memory()")
     exec(script.replace("population=1_400", "population=80"), names)
@@ -951,7 +962,7 @@ def test_the_script_of_the_documentation_trains(capsys: pytest.CaptureFixture[st
 
 
 def test_the_documented_budget_is_for_the_steps_of_two_trainings() -> None:
-    _, script = blocks(page("train/pytorch"))
+    _, script, _ = blocks(page("train/pytorch"))
     names: dict[str, Any] = {"turnstile": Turnstile.in_memory()}
     exec(script, names)
     assert names["policy"].steps == 2 * names["STEPS"]
