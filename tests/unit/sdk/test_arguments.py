@@ -182,7 +182,7 @@ def test_norms_keep_their_order(norms: Any) -> None:
     values, _ = read_norms(norms, 3, None)
     assert values.dtype == np.float64
     assert values.tolist() == [0.1, 0.2, 0.3]
-    assert read_contributions(norms, 3).tolist() == [0.1, 0.2, 0.3]
+    assert read_contributions(norms, 3, None).tolist() == [0.1, 0.2, 0.3]
 
 
 def test_integers_are_valid_norms() -> None:
@@ -221,7 +221,7 @@ def test_invalid_number_is_rejected(numbers: Callable[[], Any]) -> None:
     with pytest.raises(InvalidRequest):
         read_norms(numbers(), 2, None)
     with pytest.raises(InvalidRequest):
-        read_contributions(numbers(), 2)
+        read_contributions(numbers(), 2, None)
 
 
 NO_NORMS: dict[str, Callable[[], Any]] = {
@@ -261,15 +261,21 @@ VECTORS = {
 
 @pytest.mark.parametrize("contributions", VECTORS.values(), ids=VECTORS)
 def test_vectors_keep_their_order(contributions: Any) -> None:
-    assert read_contributions(contributions, 2).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    assert read_contributions(contributions, 2, 2).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+
+
+def test_a_missing_number_counts_as_zero() -> None:
+    for frame in (
+        pd.DataFrame({"x": pd.array([1, None], dtype="Int64")}),
+        pl.DataFrame({"x": [1, None]}),
+    ):
+        assert read_contributions(frame, 2, 1).tolist() == [[1.0], [0.0]]
 
 
 NO_VECTORS: dict[str, Callable[[], Any]] = {
     "a bool column": lambda: pd.DataFrame({"x": [1.0, 2.0], "y": [True, False]}),
     "a polars bool column": lambda: pl.DataFrame({"x": [1.0, 2.0], "y": [True, False]}),
     "a text column": lambda: pl.DataFrame({"x": ["1", "2"]}),
-    "NA": lambda: pd.DataFrame({"x": pd.array([1, None], dtype="Int64")}),
-    "null": lambda: pl.DataFrame({"x": [1, None]}),
     "bools": lambda: [[1.0, True], [2.0, False]],
     "rows of bools": lambda: [np.array([True]), np.array([1.0])],
     "ragged": lambda: [[1.0], [2.0, 3.0]],
@@ -282,8 +288,9 @@ NO_VECTORS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("contributions", NO_VECTORS.values(), ids=NO_VECTORS)
 def test_invalid_vector_is_rejected(contributions: Callable[[], Any]) -> None:
-    with pytest.raises(InvalidRequest):
-        read_contributions(contributions(), 2)
+    for dimension in (1, 2):
+        with pytest.raises(InvalidRequest):
+            read_contributions(contributions(), 2, dimension)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
