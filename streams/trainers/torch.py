@@ -76,19 +76,25 @@ _CONTENT: Final = "content"
 _MULTIPLE: Final = 8  # batch sizes are multiples of this
 
 _OTHERWISE: Final = {
-    "accountant": "the dataset's measure says how losses add up: give measure to PrivacyEngine",
+    "accountant": "the dataset's measure says how losses add up: give measure to PrivacyEngine; "
+    "get_epsilon(delta) and statement() return what is guaranteed",
     "clipping": "gradients are clipped as a whole: leave it out",
     "criterion": "call your criterion on the module's output",
     "grad_sample_mode": "factors of gradients are used where they suffice: leave it out",
     "n_epochs": "give epochs",
     "noise_generator": "noise is drawn from the operating system; give not_private_generator in "
     "tests only",
+    "get_compatible_module": "use opacus.validators.ModuleValidator.fix before make_private",
+    "is_compatible": "make_private raises an error that says what is not compatible",
+    "load_checkpoint": "use streams.trainers.torch.restore",
     "poisson_sampling": "users are always drawn by Poisson sampling, which the charge is for",
     "rand_on_empty": "every batch has the same size, also without users: leave it out",
+    "save_checkpoint": "use streams.trainers.torch.save, which also keeps the released step",
+    "secure_mode": "noise is always exact, from the operating system: leave it out",
     "user_ids": "give users",
     "wrap_model": "the module is always wrapped: use the one that is returned",
 }
-"""Arguments of Opacus and of earlier versions that have another form here."""
+"""What Opacus and earlier versions have, and what is there instead."""
 
 
 class PrivacyEngine:
@@ -108,12 +114,25 @@ class PrivacyEngine:
     """
 
     def __init__(
-        self, turnstile: Turnstile | None, *, dataset: str, run: str, measure: Measure = "steps"
+        self,
+        turnstile: Turnstile | None,
+        *,
+        dataset: str,
+        run: str,
+        measure: Measure = "steps",
+        **others: Any,
     ) -> None:
+        for name in others:
+            raise _unknown(name)
         self._turnstile, self._dataset, self._name = turnstile, dataset, run
         self._measure: Measure = measure
         self._training: _Training | None = None
         self._is_checked = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise the error that says what to use instead of what Opacus has."""
+        instead = f": {_OTHERWISE[name]}" if name in _OTHERWISE else ""
+        raise AttributeError(f"PrivacyEngine has no {name}{instead}")
 
     def make_private(
         self,
@@ -405,7 +424,14 @@ class PrivacyEngine:
         wrapped = PrivateModule(
             module, batch_first=settings.batch_first, loss_reduction=settings.loss_reduction
         )
-        made = IndividualDPOptimizer(optimizer, private, loader, one_each=drawn.one_each)
+        made = IndividualDPOptimizer(
+            optimizer,
+            private,
+            loader,
+            one_each=drawn.one_each,
+            noise_multiplier=noise,
+            max_grad_norm=max_grad_norm,
+        )
         self._training = _Training(
             policies, private, drawn, noise, max_grad_norm, delta, wrapped, made
         )
@@ -451,10 +477,16 @@ class Settings(NamedTuple):
     not_private_generator: np.random.Generator | None = None
 
 
+def _unknown(name: str) -> Exception:
+    if name in _OTHERWISE:
+        return InvalidRequest(f"{name} is not an argument here: {_OTHERWISE[name]}")
+    return TypeError(f"{name} is not an argument of PrivacyEngine or of its methods")
+
+
 def _read(settings: dict[str, Any]) -> Settings:
     for name in settings:
-        if name in _OTHERWISE:
-            raise InvalidRequest(f"{name} is not an argument here: {_OTHERWISE[name]}")
+        if name not in Settings._fields:
+            raise _unknown(name)
     people = settings.get("population")
     if not isinstance(people, int | float | np.number) or not 0 < people < math.inf:
         raise InvalidRequest(
@@ -589,10 +621,46 @@ class IndividualDPOptimizer(DPOptimizer):
         loader: IndividualDPLoader,
         *,
         one_each: bool,
+        noise_multiplier: Schedule | None,
+        max_grad_norm: float,
     ) -> None:
         super().__init__(optimizer, noise_multiplier=0.0, max_grad_norm=0.0, expected_batch_size=1)
-        self.private = private
         self._loader, self._one_each = loader, one_each
+        self._noise, self._clip_norm = noise_multiplier, max_grad_norm
+        self.private = private
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """Return the next step's noise over the clip norm; None for a schedule on several ranks."""
+        return self._noise(self.private.step) if callable(self._noise) else self._noise
+
+    @noise_multiplier.setter
+    def noise_multiplier(self, value: float) -> None:
+        self._refuse("noise_multiplier", "may be a schedule, a function of the step")
+
+    @property
+    def max_grad_norm(self) -> float:
+        """Return the norm that users' gradients are clipped to at most."""
+        return self._clip_norm
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, value: float) -> None:
+        self._refuse("max_grad_norm", "is one number for the training")
+
+    def _refuse(self, name: str, form: str) -> None:
+        if hasattr(self, "private"):  # Opacus's constructor sets both
+            raise InvalidRequest(
+                f"{name} is what users are charged for, and cannot be set afterwards, nor by "
+                f"Opacus's schedulers: give {name} to make_private, where it {form}"
+            )
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Raise an error in ``GradScaler.step``, which reads this before it updates."""
+        raise InvalidRequest(
+            "GradScaler scales gradients before they are clipped, and skips steps that follow from "
+            "users' data: use bfloat16 without it. The step can be repeated: iterate again"
+        )
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Clip and add up this batch; if it completes the step, add noise once and update.

@@ -800,6 +800,59 @@ def test_an_unknown_argument_is_rejected(service: Turnstile) -> None:
         with_epsilon(service, speed=2)
 
 
+@pytest.mark.parametrize("name", ["accountant", "is_compatible", "save_checkpoint", "secure_mode"])
+def test_what_only_opacus_has_is_refused_with_a_hint(service: Turnstile, name: str) -> None:
+    engine, _ = with_epsilon(service)
+    with pytest.raises(AttributeError, match=f"{name}: "):
+        getattr(engine, name)
+    with pytest.raises(InvalidRequest, match=f"{name} "):
+        PrivacyEngine(service, dataset="faces", run="a", **{name: True})
+    assert not hasattr(engine, "speed")
+
+
+def test_the_optimizer_shows_its_noise_and_clip_norm_and_keeps_them(service: Turnstile) -> None:
+    engine, (_, optimizer, _) = with_epsilon(service, max_grad_norm=0.5)
+    noise = engine.statement()["noise_multiplier"]
+    assert (optimizer.noise_multiplier, optimizer.max_grad_norm) == (noise, 0.5)
+    schedulers = opacus.schedulers
+    for change in (
+        lambda: setattr(optimizer, "noise_multiplier", 0.1),
+        lambda: setattr(optimizer, "max_grad_norm", 5.0),
+        lambda: schedulers.ExponentialNoise(optimizer, gamma=0.9).step(),
+        lambda: schedulers.ExponentialGradClip(optimizer, gamma=0.9).step(),
+    ):
+        with pytest.raises(InvalidRequest, match="make_private"):
+            change()
+    assert (optimizer.noise_multiplier, optimizer.max_grad_norm) == (noise, 0.5)
+
+
+def test_the_optimizer_shows_a_schedule_of_noise() -> None:
+    noises = [1.0, 2.0]
+    module, optimizer, loader = made(
+        FilterService(50.0), noise_multiplier=lambda step: noises[step % 2], steps=2
+    )
+    seen = []
+    for rows, labels in loader:
+        seen.append(optimizer.noise_multiplier)
+        optimizer.zero_grad()
+        LOSS(module(rows), labels).backward()
+        optimizer.step()
+    assert list(dict.fromkeys(seen)) == noises  # a step may come in several batches
+
+
+def test_a_scaler_of_gradients_is_refused_and_the_step_can_be_repeated() -> None:
+    service = FilterService()
+    module, optimizer, loader = made(service)
+    scaler = torch.amp.GradScaler("cpu")
+    rows, labels = next(iter(loader))
+    scaler.scale(LOSS(module(rows), labels)).backward()
+    with pytest.raises(InvalidRequest):
+        scaler.step(optimizer)
+    optimizer.zero_grad()
+    train(module, optimizer, loader)
+    assert len(service.charges) == 1
+
+
 def test_make_private_needs_a_dataset_whose_budget_pays_for_the_plan(service: Turnstile) -> None:
     module = network()
     arguments: dict[str, Any] = {
