@@ -17,9 +17,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from accounting.exact.errors import quoted
 from streams.answerer.events import EventReader, SkipReason, UserEvent, skipped_text
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.queries import Label, Query, QueryFile, UnusableQueries
+from streams.answerer.queries import Label, QueryFile, UnusableQueries
 
 FILE_SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
 _MARK: Final = b"\xef\xbb\xbf"  # spreadsheets write it before UTF-8
@@ -125,7 +126,7 @@ class EventFile:
             only = {why: self.skipped[why]}
             text = f"  {skipped_text(only, self.incomplete)}; the first is row {first:,}"
             lines.append(f"{text}; {_REMEDIES[why]}" if why in _REMEDIES else text)
-        lines += [f"  no row has a column {name!r}" for name in self._absent]
+        lines += [f"  no row has a column {quoted(name)}" for name in self._absent]
         return "\n".join(lines)
 
     def _fault(self, problem: str) -> UnusableQueries:
@@ -133,11 +134,11 @@ class EventFile:
 
     def _check_names(self, names: list[str]) -> None:
         for name in self._wanted:
-            if names.count(name) != 1:
-                has = f"has {names.count(name) or 'no'} columns {name!r}; it must have one"
-                shown = ", ".join(map(repr, names))
-                shown = shown if len(shown) <= 400 else f"{shown[:400]}..."
-                raise self._fault(f"{has}. Its columns are {shown}")
+            if (count := names.count(name)) != 1:
+                raise self._fault(
+                    f"it has {count or 'no'} columns {quoted(name)}, and must have one. Its first "
+                    f"columns are {', '.join(map(quoted, names[:20]))}"
+                )
 
     def _csv(self, data: bytes) -> Iterator[tuple[int, Row]]:
         lines = [_text(line) for line in data.removeprefix(_MARK).splitlines(keepends=True)]
@@ -187,8 +188,8 @@ class EventFile:
                 type_ = file.schema_arrow.field(column).type
                 if not _fits(type_, role):
                     raise self._fault(
-                        f"column {column!r} has the type {str(type_)[:60]}, and the queries need "
-                        f"{_NEEDED[role]}: convert the column, or change the file of queries"
+                        f"column {quoted(column)} has the type {str(type_)[:60]}, and the queries "
+                        f"need {_ROLES[role][0]} there: convert the column, or change the queries"
                     )
             dotted = any("." in name for name in self._wanted)  # it would be read as a path
             for batch in file.iter_batches(columns=None if dotted else self._wanted):
@@ -228,16 +229,19 @@ def _records(lines: list[str | None], delimiter: str) -> Iterator[tuple[int, lis
         at += 1 if cells is None else reader.line_num
 
 
-_NEEDED: Final = {
-    "integers": "integers there",
-    "text": "text there",
-    "labels": "text or integers there",
-    "numbers": "numbers there (integers, floats or decimals)",
-    "iso": "timestamps, dates or ISO 8601 text there",
-    "s": "timestamps, dates or seconds since 1970 there",
-    "ms": "timestamps, dates or milliseconds since 1970 there",
+_TEXT: Final = ("is_string", "is_large_string")
+_TIME: Final = ("is_timestamp", "is_date")
+_NUMBER: Final = ("is_integer", "is_floating", "is_decimal")
+_ROLES: Final = {
+    "integers": ("integers", ("is_integer",)),
+    "text": ("text", _TEXT),
+    "labels": ("text or integers", ("is_integer", *_TEXT)),
+    "numbers": ("integers, floats or decimals", _NUMBER),
+    "iso": ("timestamps, dates or ISO 8601 text", (*_TIME, *_TEXT)),
+    "s": ("timestamps, dates or seconds since 1970", (*_TIME, *_NUMBER)),
+    "ms": ("timestamps, dates or milliseconds since 1970", (*_TIME, *_NUMBER)),
 }
-"""The roles of a column, with what they need."""
+"""What a column is read as, with the types that fit by their checks in ``pyarrow.types``."""
 
 
 def _roles_of(query_file: QueryFile) -> list[tuple[str, str]]:
@@ -252,15 +256,9 @@ def _roles_of(query_file: QueryFile) -> list[tuple[str, str]]:
             for one in conditions
         ]
         roles += [(name, "numbers") for name in (query.column, *(t.column for t in query.terms))]
-        if query.by:
-            roles.append((query.by, _role_of_keys(query)))
+        keys = ("",) if query.key_bytes else (0,)
+        roles.append((query.by, _role_of(query.labels or keys)))
     return [(column, role) for column, role in dict.fromkeys(roles) if column]
-
-
-def _role_of_keys(query: Query) -> str:
-    if query.has_private_keys:
-        return "text" if query.key_bytes else "integers"
-    return _role_of(query.labels)
 
 
 def _role_of(labels: Iterable[Label]) -> str:
@@ -271,21 +269,8 @@ def _role_of(labels: Iterable[Label]) -> str:
 def _fits(type_: Any, role: str) -> bool:
     from pyarrow import types
 
-    if types.is_dictionary(type_):
-        type_ = type_.value_type
-    is_text = types.is_string(type_) or types.is_large_string(type_)
-    is_integer = types.is_integer(type_)
-    is_number = is_integer or types.is_floating(type_) or types.is_decimal(type_)
-    is_time = types.is_timestamp(type_) or types.is_date(type_)
-    return bool(
-        {
-            "integers": is_integer,
-            "text": is_text,
-            "labels": is_text or is_integer,
-            "numbers": is_number,
-            "iso": is_time or is_text,
-        }.get(role, is_time or is_number)
-    )
+    whole = type_.value_type if types.is_dictionary(type_) else type_
+    return any(getattr(types, check)(whole) for check in _ROLES[role][1])
 
 
 _GARBLED: Final = object()

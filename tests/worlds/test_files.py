@@ -37,7 +37,10 @@ def as_json_lines(path: Path, events: Events) -> None:
 
 
 def answerer_of(
-    suffix: str, write: Callable[[Path, Events], None], file: Callable[..., str] = queries
+    suffix: str,
+    write: Callable[[Path, Events], None],
+    file: Callable[..., str] = queries,
+    accept: tuple[str, ...] = ("--accept-skipped",),
 ) -> Program[dict[str, Any]]:
     """Return the command for a file of this kind."""
 
@@ -51,8 +54,8 @@ def answerer_of(
             patch("streams.sdk.client.Turnstile", lambda config: turnstile),
             redirect_stdout(out),
         ):
-            words = ["--input", f"events{suffix}", "--accept-skipped", "--json"]
-            code = main(["answer", "queries.toml", *words])
+            words = ["--input", f"events{suffix}", "--json"]
+            code = main(["answer", "queries.toml", *words, *accept])
         yield Fact("exit code", code)
         out.seek(0)
         printed = [line for line in out if "{" in line]
@@ -83,6 +86,17 @@ def test_answers_of_a_file_are_complete() -> None:
     assert sum(one["query"] == "buyers" and one["type"] == "answer" for one in shown) == 2 * DAYS
     assert {one["type"] for one in shown} == {"answer", "correction"}
     assert len({one["query"] for one in shown}) == 6
+
+
+def test_without_the_word_of_a_person_nothing_is_published_beside_an_unreadable_row(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = answerer_of(".csv", as_csv, accept=())
+    unreadable = USUAL["times that are none"]
+    assert list(program([*OTHERS, *unreadable])) == [Fact("exit code", 2)]
+    code, *answered = program([*OTHERS, *LATE["an event after the end"]])
+    assert (code, len(answered) > DAYS) == (Fact("exit code", 0), True)
 
 
 @pytest.mark.parametrize("name", USUAL | LATE)
