@@ -55,11 +55,11 @@ debian:                           ## make check and the demo in a fresh Debian; 
 
 test-torch: $(VENV)/installed     ## trainers with PyTorch and Opacus: they take gigabytes, so not in `make test`
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch]' 'flwr[simulation]' lightning
-	$(PYTEST) tests/unit/trainers $(ARGS)
+	$(PYTEST) tests/unit/trainers tests/worlds $(ARGS)
 
 test-huggingface: $(VENV)/installed ## the same with transformers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,huggingface]'
-	$(PYTEST) tests/unit/trainers $(ARGS)
+	$(PYTEST) tests/unit/trainers tests/worlds $(ARGS)
 
 lint: style types                 ## ruff, mypy, import rules
 
