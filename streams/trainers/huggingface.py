@@ -46,6 +46,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from accounting.exact.errors import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
+from streams.trainers.independence import hidden
 from streams.trainers.loader import IndividualDPLoader, shapes_of
 from streams.trainers.ranks import rank_and_ranks
 from streams.trainers.steps import PrivateSteps
@@ -323,15 +324,17 @@ class HuggingFaceTrainer(Trainer):
         examples = _made_up(self._base, columns)
         if not examples:
             return
+        length = len(examples[0].get("input_ids", ""))
         texts = [
             {
-                name: part[: 9 - number] if isinstance(part, list) else part
+                name: part[: length - cut] if np.shape(part) == (length,) else part
                 for name, part in example.items()
             }
-            for number, example in enumerate(examples)
+            for cut, example in enumerate(examples)
         ]
         try:
-            padded = [shapes_of(collate(texts[n : n + 2])) for n in range(2)]
+            with hidden():
+                padded = [shapes_of(collate(texts[n : n + 2])) for n in range(2)]
         except (ValueError, TypeError, RuntimeError, AttributeError):
             padded = []  # the collator takes texts of one length alone
         if padded and padded[0] != padded[1]:

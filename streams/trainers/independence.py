@@ -83,7 +83,7 @@ def check_independence(
     """
     if len(examples) < FEWEST:
         raise InvalidRequest(f"{len(examples)} examples are too few: give at least {FEWEST}")
-    with _hidden():
+    with hidden():
         alone = [shapes_of(collate([example, example])) for example in examples]
     if any(shapes != alone[0] for shapes in alone):
         raise InvalidRequest(
@@ -110,7 +110,7 @@ def _compare(
     others, half = list(range(1, len(examples))), len(examples) // 2
     sets = [others[:half], others[half:], others, others[::2], [others[-1]] * 3, others[::-1]]
 
-    with _hidden(), _undisturbed(module, is_double), _NoDropout(), torch.enable_grad():
+    with hidden(), _undisturbed(module, is_double), _NoDropout(), torch.enable_grad():
         bytes_each = min((p.itemsize for p in module.parameters()), default=8)
         tolerance = _TOLERANCES.get(bytes_each, _LOW_PRECISION)
 
@@ -206,7 +206,8 @@ def _gradients(
 
 
 @contextmanager
-def _hidden() -> Iterator[None]:
+def hidden() -> Iterator[None]:
+    """Leave the random generators as they are now."""
     randomness = Randomness()
     randomness.hide()
     try:

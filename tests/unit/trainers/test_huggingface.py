@@ -386,3 +386,38 @@ def test_a_model_that_couples_its_examples_is_refused(service: Turnstile, tmp_pa
     with pytest.raises(InvalidRequest, match="not the mean over examples"):
         trainer_of(service, tmp_path, model=model, train_dataset=rows)
     assert service.run("reviews", "a").step == 0
+
+
+def padding_to_the_longest(examples: list[dict[str, Any]]) -> Any:
+    longest = max(len(example["input_ids"]) for example in examples)
+    return {
+        name: torch.tensor(
+            [
+                part + [0] * (longest - len(part)) if isinstance(part, list) else part
+                for part in (example[name] for example in examples)
+            ]
+        )
+        for name in examples[0]
+    }
+
+
+def test_a_collator_that_pads_to_the_longest_is_refused(service: Turnstile, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="pads to the longest"):
+        trainer_of(service, tmp_path, data_collator=padding_to_the_longest)
+
+
+def test_columns_for_which_nothing_can_be_made_up_are_checked_by_the_caller(
+    service: Turnstile, tmp_path: Path
+) -> None:
+    rows = Rows((*TEXT, "position_ids", "inputs_embeds"))
+    trainer = trainer_of(service, tmp_path, train_dataset=rows)
+    assert trainer.engine.statement()["independence"] == "not checked"
+    with pytest.raises(InvalidRequest, match="not checked"):
+        trainer.train()
+    assert service.run("reviews", "a").step == 0
+    made_up = [
+        {"input_ids": [5 + n] * 6, "labels": n % 2, "position_ids": list(range(6))}
+        for n in range(4)
+    ]
+    trainer.check(made_up)
+    assert trainer.engine.statement()["independence"] == "checked"
