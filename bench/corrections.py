@@ -74,13 +74,16 @@ def bounded(
 def corrected(
     events: Year, kind: str, choice: float, policy: Policy, seed: int, **settings: object
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the errors against bounded sums, and which intervals hold, (repetitions, days)."""
+    """Return the errors against bounded sums, and which intervals hold, (repetitions, days).
+
+    The one or two days after the last whole block are left out. They are not corrected, and their
+    answers are about the admitted users alone.
+    """
     query_file = daily(kind, choice, **settings)
     (query,) = query_file.queries
-    days = -(-YEAR // query.block) * query.block if query.block else YEAR
-    people = population(events, query_file, days)
+    people = population(events, query_file, YEAR)
     charges, costs = charge_all(query_file, policy, people), costs_of(query_file, [policy])
-    first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, days - 1)
+    first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, YEAR - 1)
     assert query.block
     errors = corrected_errors(
         query,
@@ -93,7 +96,8 @@ def corrected(
         confidence=0.95,
         seed=seed,
     )
-    off, lower, upper = (part[:, :YEAR, 0] for part in (errors.off, errors.lower, errors.upper))
+    days = query.block * query.blocks
+    off, lower, upper = (part[:, :days, 0] for part in (errors.off, errors.lower, errors.upper))
     return off, (lower <= 0.0) & (upper >= 0.0)
 
 
@@ -123,8 +127,12 @@ def years(seeds: range, users: int, policy: Policy) -> None:
                 off, holds = corrected(events, kind, choice, policy, seed)
                 squares[kind, choice].append(float(np.square(off).mean()))
                 if kind == "sum":
-                    squares["raw sum", choice].append(float(np.square(off - cut).mean()))
-                by_month = [holds[:, month == MONTHS].mean() for month in range(12)]
+                    squares["raw sum", choice].append(
+                        float(np.square(off - cut[: off.shape[1]]).mean())
+                    )
+                by_month = [
+                    holds[:, month == MONTHS[: holds.shape[1]]].mean() for month in range(12)
+                ]
                 covered[kind, choice].append(np.array(by_month))
     for kind in ("distinct", "sum", "raw sum"):
         errors = {
@@ -175,8 +183,7 @@ def revenue(folder: Path, repetitions: int) -> None:
             for settings in BLOCKS:
                 query_file = daily("sum", active, each=cap, horizon=f"{days}d", **settings)
                 block = query_file.queries[0].block
-                padded = -(-days // block) * block if block else days
-                people = population(events, query_file, padded)
+                people = population(events, query_file, days)
                 charges, costs = (
                     charge_all(query_file, policy, people),
                     costs_of(query_file, [policy]),
@@ -187,7 +194,7 @@ def revenue(folder: Path, repetitions: int) -> None:
                     error = math.hypot(float(np.sqrt(np.mean(bias**2))), costs.noises[0])
                     note("individual", error, (cap, active))
                     continue
-                first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, padded - 1)
+                first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, days - 1)
                 errors = corrected_errors(
                     query_file.queries[0],
                     raw,
@@ -199,9 +206,9 @@ def revenue(folder: Path, repetitions: int) -> None:
                     confidence=0.95,
                     seed=repetitions,
                 )
-                cut = truth[:days, 0] - bought.totals
+                cut = truth[:, 0] - bought.totals
                 off, lower, upper = (
-                    part[:, :days, 0] for part in (errors.off, errors.lower, errors.upper)
+                    part[:, :, 0] for part in (errors.off, errors.lower, errors.upper)
                 )
                 error = float(np.sqrt(np.mean((off + cut) ** 2)))
                 holds = (lower <= 0.0) & (upper >= 0.0)
