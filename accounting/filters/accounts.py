@@ -6,22 +6,20 @@
                 order that the user is bound to
     "all"       a number for every order             within all budgets
 
-A charge fits by the rule in whole units (`accounting.filters.admission`). The odometer is
-`accounting.odometers.advance_units`. In arrays of m users, one number per user has shape (m,), and
-one number per user and order has shape (m, k).
+A charge fits by the rule in whole units (`accounting.filters.admission`). In arrays of m users, one
+number per user has shape (m,), and one number per user and order has shape (m, k).
 
-`AccountBlock` carries out the filter and the odometer for a block of users at one step. From the
-result follows for how many more steps of the same charge nothing else can happen to them. Something
-happens to few users: those whose charge brings them within a unit of the budget, beyond it, or
-beyond the odometer's tick. For all others, one subtraction proves that the filter admits, that the
-odometer stays and that something is left. Only the few are examined one by one.
+`LevelPayment` charges a block of users by their norm levels (`accounting.filters.payment`). From
+the result follows for how many more steps of the same charge nothing else can happen to them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, reduce
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
@@ -31,10 +29,9 @@ from accounting.costs.norm_levels import LevelArray, checked_cost_table
 from accounting.exact.errors import InvalidInput
 from accounting.exact.units import MAX_BUDGET_UNITS
 from accounting.exact.validation import BoolArray, FloatArray, IntArray, whole_numbers
-from accounting.filters.due_steps import NO_ROWS
+from accounting.filters.payment import NOTHING, Payment, Restart
 from accounting.filters.per_user_order import MAX_ORDERS, OrderArray
 from accounting.filters.roster import Rows
-from accounting.odometers import advance_units
 
 Orders: TypeAlias = Literal["none", "per-user", "all"]
 
@@ -86,6 +83,28 @@ class AccountTerms:
             allowed = f"one, or one per order, at most {MAX_ORDERS} if each user has one order"
             raise InvalidInput("budgets", self.budgets, allowed)
 
+    @cached_property
+    def _units(self) -> IntArray:
+        units = np.array([self.budgets, self.tick_sizes], dtype=np.int64)
+        return units if self.orders != "none" else np.asarray(units[:, 0])
+
+    def units_of(self, order: npt.NDArray[np.integer] | None) -> tuple[IntArray, IntArray]:
+        """Return (budgets, tick sizes): one number, one per order, or those of each user's order.
+
+        Args:
+            order: the users' orders, shape (m,), if each user is bound to one.
+        """
+        budgets, tick_sizes = self._units
+        return (budgets, tick_sizes) if order is None else (budgets[order], tick_sizes[order])
+
+    def share_of(self, share: float, order: npt.NDArray[np.integer] | None) -> IntArray:
+        """Return this share of the budgets, rounded up; see `units_of`."""
+        if not share:
+            return NOTHING
+        exact = Fraction(share)
+        kept = tuple(math.ceil(units * exact) for units in self.budgets)
+        return replace(self, budgets=kept).units_of(order)[0]
+
     def checked_cost_table(self, units: npt.ArrayLike, levels: int) -> IntArray:
         """Return a copy of a cost table of this many levels for these orders.
 
@@ -112,11 +131,9 @@ class AccountCostTable:
 
     def __init__(self, terms: AccountTerms, units: IntArray) -> None:
         self.terms, self.units = terms, units
-        self.limits = np.array(terms.budgets, dtype=np.int64)
-        self.tick_sizes = np.array(terms.tick_sizes, dtype=np.int64)
         # One row per order: few orders are in use, and their cells then lie together.
         self._charges = units.T.reshape(-1) if terms.orders == "per-user" else units
-        # Below 1 / charge by more than float64 rounds: see `AccountBlock.quiet_steps`.
+        # Below 1 / charge by more than float64 rounds: see `LevelPayment.quiet_steps`.
         with np.errstate(divide="ignore"):
             self._quotients = _SHAVE / self._charges.astype(np.float64)
 
@@ -156,8 +173,8 @@ class AccruedSteps(NamedTuple):
         return charge
 
 
-class AccountBlock:
-    """A block of m users in one account during one step: what they are charged, and what is left.
+class LevelPayment(Payment):
+    """A payment for a step with a norm level for each user.
 
     Args:
         table: the cost table of the account and step.
@@ -166,10 +183,6 @@ class AccountBlock:
         order: the users' orders, if each is bound to one.
         levels: the level that each user asks for, uint8, shape (m,).
         accrued: steps to charge first.
-
-    Attributes:
-        close: indices of users whom this charge leaves with nothing, or takes beyond the budget or
-            the odometer's tick.
     """
 
     def __init__(
@@ -183,33 +196,20 @@ class AccountBlock:
     ) -> None:
         self._table, self._balances, self._rows, self._order = table, balances, rows, order
         self._cells = table.cells(levels, order)
-        self._charge = table.charges(self._cells)
-        self._spent = balances.spent[rows]  # for a slice, a view of the balances
+        spent = balances.spent[rows]  # for a slice, a view of the balances
         if accrued is not None:
-            self._spent += accrued.units(order)
-        # How much more could be spent before anything happens: the nearer limit decides.
-        self._room = balances.base[rows] + self._each(table.tick_sizes)
-        np.minimum(self._room, self._each(table.limits), out=self._room)
-        self._room -= self._spent
-        self._room -= self._charge
-        self.close = NO_ROWS
-        if self._room.min(initial=1) <= 0:
-            self.close = np.flatnonzero(_any_order(self._room <= 0))
+            spent += accrued.units(order)
+        cost = table.charges(self._cells)
+        super().__init__(spent, balances.base[rows], cost, *table.terms.units_of(order))
 
-    def short(self) -> IntArray:
-        """Return the indices of users who cannot pay."""
-        close = self.close
-        over = self._spent[close] + self._charge[close] > self._each(self._table.limits, close)
-        return close[_any_order(over)]
-
-    def highest_level(self, users: IntArray) -> LevelArray:
+    def highest(self, users: IntArray) -> LevelArray:
         """Return the highest level that each of these users (indices) can pay for."""
-        units, orders = self._table.units, self._table.terms.orders
-        left = self._each(self._table.limits, users) - self._spent[users]
-        if orders == "none":
+        units = self._table.units
+        left = self._of(self._budgets, users) - self.spent[users]
+        if units.ndim == 1:
             return _highest(units, left)
         levels = np.full(users.size, len(units) - 1, dtype=np.uint8)
-        for index in range(self._table.limits.size):
+        for index in range(units.shape[1]):
             if self._order is None:
                 np.minimum(levels, _highest(units[:, index], left[:, index]), out=levels)
             else:
@@ -217,54 +217,33 @@ class AccountBlock:
                 levels[members] = _highest(units[:, index], left[members])
         return levels
 
-    def ask_for(self, users: IntArray, levels: LevelArray) -> None:
+    def charge_for(self, users: IntArray, amounts: LevelArray) -> None:
         """Charge these users (indices) at other levels, none of which is higher."""
         order = None if self._order is None else self._order[users]
-        self._cells[users] = self._table.cells(levels, order)
-        self._room[users] += self._charge[users]
-        self._charge[users] = self._table.charges(self._cells[users])
-        self._room[users] -= self._charge[users]
+        self._cells[users] = cells = self._table.cells(amounts, order)
+        cost = self._table.charges(cells)
+        self._room[users] += self.cost.take(users, axis=0) - cost
+        self.cost[users] = cost
 
-    def pay(self) -> tuple[IntArray, IntArray]:
-        """Add the charges, all of which fit, to the balances.
-
-        Returns:
-            The indices of users whose odometer rose or restarted, and their ticks before.
-        """
-        balances, rows, close = self._balances, self._rows, self.close
-        self._spent += self._charge
+    def pay(self) -> Restart:
+        """Settle, and write the balances."""
+        balances, rows = self._balances, self._rows
+        restart = self.settle(lambda users: balances.ticks[_listed(rows, users)])
         if not isinstance(rows, slice):
-            balances.spent[rows] = self._spent
-        if not close.size:
-            return close, close
-        slots = rows.start + close if isinstance(rows, slice) else rows[close]
-        charge, total, base = self._charge[close], self._spent[close], balances.base[slots]
-        tick_size, limit = (
-            self._each(units, close) for units in (self._table.tick_sizes, self._table.limits)
-        )
-        tick_end = base + tick_size
-        over = np.flatnonzero(_any_order(total > tick_end))
-        before = balances.ticks[slots[over]]
-        each = tick_size if self._order is None else tick_size[over, np.newaxis]
-        used, risen = advance_units(
-            total[over] - charge[over] - base[over], before, charge[over], each
-        )
-        later = total[over] - used
-        # At the largest number of ticks the odometer restarts and does not rise.
-        restarted = (risen != before) | _any_order(later != base[over])
-        base[over] = later
-        tick_end = base + tick_size
-        balances.base[slots[over]], balances.ticks[slots[over]] = later, risen
-        self._room[close] = np.minimum(tick_end, limit) - total
-        return close[over[restarted]], before[restarted]
+            balances.spent[rows] = self.spent
+        slots = _listed(rows, restart.users)
+        balances.base[slots], balances.ticks[slots] = restart.base, restart.ticks
+        close = self.close
+        room = balances.base.take(_listed(rows, close), axis=0)
+        room += self._of(self._tick_sizes, close)
+        np.minimum(room, self._of(self._budgets, close), out=room)
+        room -= self.spent.take(close, axis=0)
+        self._room[close] = room
+        return restart
 
     def skip_payment(self) -> None:
         """Count what is left as after `pay`, for a step whose charge is in the balances."""
-        self._room += self._charge
-
-    def exhausted(self, users: IntArray) -> BoolArray:
-        """Return whether these users (indices) have nothing left at some order, after paying."""
-        return _any_order(self._spent[users] >= self._each(self._table.limits, users))
+        self._room += self.cost
 
     def quiet_steps(self) -> FloatArray:
         """Return how often the charge can be repeated before something happens, after paying.
@@ -282,64 +261,20 @@ class AccountBlock:
 
     def can_repeat(self, times: IntArray) -> BoolArray:
         """Return whether nothing happens if the charge is repeated this often, before paying."""
-        room = self._room + self._charge
+        room = self._room + self.cost
         count = times if room.ndim == 1 else times[:, np.newaxis]
-        return _all_orders((self._charge == 0) | (count <= room // np.maximum(self._charge, 1)))
-
-    def _each(self, units: IntArray, users: IntArray | None = None) -> IntArray:
-        """Return one number, one per order, or that of each user's order (of some users)."""
-        if self._order is None:
-            return units if self._table.terms.orders == "all" else np.asarray(units[0])
-        return units.take(self._order if users is None else self._order[users])
+        holds = (self.cost == 0) | (count <= room // np.maximum(self.cost, 1))
+        return holds if holds.ndim == 1 else np.asarray(holds.all(axis=1))
 
 
-def grant(
-    blocks: Sequence[AccountBlock], asked: LevelArray, *, clip: bool
-) -> tuple[LevelArray, npt.NDArray[np.uint8]]:
-    """Decide at which level each user is charged: the level asked for, if all accounts can pay it.
-
-    Otherwise the level is 0 or, with `clip`, the highest that every account can pay. That is the
-    least of the accounts' highest levels, because a cost table never falls.
-
-    Args:
-        blocks: the same users in each of their accounts.
-        asked: uint8, shape (m,).
-        clip: whether a lower level may be granted.
-
-    Returns:
-        The granted levels and, shape (m,), the first account that cannot pay the level asked for.
-        With `clip`, it is the first account with the lowest payable level: if nothing is granted,
-        the first that can pay for no level.
-    """
-    refused_by = np.zeros(asked.size, dtype=np.uint8)
-    refusals = [block.short() for block in blocks]
-    short = refusals[0] if len(blocks) == 1 else np.unique(np.concatenate(refusals))
-    if not short.size:
-        return asked, refused_by
-    granted, levels = asked.copy(), np.zeros(short.size, dtype=np.uint8)
-    if clip:
-        highest = np.stack([block.highest_level(short) for block in blocks])
-        levels, refused_by[short] = highest.min(axis=0), highest.argmin(axis=0)
-    else:
-        for index, refused in reversed(list(enumerate(refusals))):
-            refused_by[refused] = index
-    granted[short] = levels
-    for block in blocks:
-        block.ask_for(short, levels)
-    return granted, refused_by
-
-
-def quiet_steps(blocks: Sequence[AccountBlock]) -> FloatArray:
+def quiet_steps(payments: Sequence[LevelPayment]) -> FloatArray:
     """Return for how many steps nothing happens to each user in any account, shape (m,)."""
-    return reduce(np.fmin, [block.quiet_steps() for block in blocks])
+    return reduce(np.fmin, [payment.quiet_steps() for payment in payments])
 
 
-def _all_orders(holds: npt.NDArray[np.bool_]) -> BoolArray:
-    return holds if holds.ndim == 1 else np.asarray(holds.all(axis=1))
-
-
-def _any_order(holds: npt.NDArray[np.bool_]) -> BoolArray:
-    return holds if holds.ndim == 1 else np.asarray(holds.any(axis=1))
+def _listed(rows: Rows, users: IntArray) -> IntArray:
+    """Return the rows of some users (indices) of a block."""
+    return rows.start + users if isinstance(rows, slice) else rows[users]
 
 
 def _highest(units: IntArray, left: IntArray) -> LevelArray:

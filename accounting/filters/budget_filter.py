@@ -15,17 +15,18 @@ import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism, PureDP
 from accounting.exact.errors import InvalidInput
-from accounting.exact.units import MAX_BUDGET_UNITS, cost_units, from_units_down
+from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, cost_units, from_units_down
 from accounting.exact.validation import (
     BoolArray,
     FloatArray,
     IntArray,
     norm_vector,
     positive_finite,
+    unit_array,
     user_count,
     whole_number,
 )
-from accounting.filters.admission import admit_within, checked_state
+from accounting.filters.admission import fits, pay
 
 _END_BITS: Final = 48  # the square of a norm that is a relative 2**-49 below the largest
 
@@ -64,7 +65,11 @@ class BudgetFilter(ABC):
 
     def admit_units(self, state: IntArray, cost_units: IntArray) -> tuple[IntArray, BoolArray]:
         """Return (new_state, admitted) as `admit` does, for costs in units."""
-        return admit_within(self.budget_units, state, cost_units)
+        spent = self._checked(state)
+        charge = unit_array("cost", cost_units, MAX_COST_UNITS)
+        if charge.shape != spent.shape:
+            raise InvalidInput("cost", charge.shape, f"of the shape of the state, {spent.shape}")
+        return pay(spent, charge, np.array(self.budget_units))
 
     def admit_norms(
         self, state: IntArray, mechanism: Mechanism, norms: npt.ArrayLike
@@ -86,11 +91,11 @@ class BudgetFilter(ABC):
 
         It is the largest cost that `admit` admits at each order by itself.
         """
-        return from_units_down(self._left(checked_state(self.budget_units, state)))
+        return from_units_down(self._left(self._checked(state)))
 
     def exhausted(self, state: IntArray) -> BoolArray:
         """Return whether a user has nothing left at one order or more; bool (n,)."""
-        empty = self._left(checked_state(self.budget_units, state)) == 0
+        empty = self._left(self._checked(state)) == 0
         return empty if empty.ndim == 1 else np.asarray(empty.any(axis=1))
 
     def grant(
@@ -154,14 +159,11 @@ class BudgetFilter(ABC):
                 "a mechanism whose norms can be clipped; use admit for pure DP",
             )
         granted = norm_vector("norms", norms).copy()
-        spent = checked_state(self.budget_units, state)
+        spent = self._checked(state)
         if len(spent) != granted.size:
             raise InvalidInput("norms", granted.shape, f"one norm for each of {len(spent)} users")
         charged = self._charge(mechanism, granted)
-        if spent.shape != charged.shape:
-            raise InvalidInput("state", spent.shape, f"of shape {charged.shape}")
-        fits = charged <= self._left(spent)
-        short = np.flatnonzero(~(fits if fits.ndim == 1 else fits.all(axis=1)))
+        short = np.flatnonzero(~fits(spent, charged, np.array(self.budget_units)))
         if short.size:
             norms, costs = self._last_grant(mechanism, granted[short], spent[short])
             # Transposed, because there may be an axis of orders.
@@ -203,11 +205,12 @@ class BudgetFilter(ABC):
                 a mechanism that the measure does not cover.
         """
         asked, least = norm_vector("norms", norms), norm_vector("granted", granted)
-        spent = checked_state(self.budget_units, state)
+        spent = self._checked(state)
         if not asked.shape == least.shape == spent.shape[:1]:
             raise InvalidInput("granted", least.shape, f"one norm for each of {len(spent)} users")
         charged = self._charge(mechanism, least)
-        if bool((least > asked).any() or (charged > self._left(spent)).any()):
+        payable = fits(spent, charged, np.array(self.budget_units))
+        if bool((least > asked).any()) or not payable.all():
             raise InvalidInput("granted", least.tolist(), "at most what every filter grants")
         lower = np.flatnonzero((least < asked) & (least > 0.0))
         if lower.size:
@@ -237,6 +240,17 @@ class BudgetFilter(ABC):
         self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
     ) -> IntArray:
         """Return `charged`, or all that is left where `granted` uses up what pays for norms."""
+
+    def _checked(self, state: IntArray) -> IntArray:
+        """Return `state` if every entry is between 0 and its budget, or raise `InvalidInput`."""
+        budgets = self.budget_units
+        spent = unit_array("state", state, max(budgets))
+        if spent.ndim == 0 or spent.shape[1:] != self.initial_state(0).shape[1:]:
+            raise InvalidInput("state", spent.shape, "of the shape that initial_state returns")
+        if len(budgets) > 1 and bool((spent > np.array(budgets)).any()):
+            most = spent.max(axis=0).tolist()
+            raise InvalidInput("state", most, f"at most the budgets {budgets}")
+        return spent
 
     def _left(self, spent: IntArray) -> IntArray:
         """Return the units left of each budget, of the shape of the state."""

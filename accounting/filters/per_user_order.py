@@ -40,6 +40,7 @@ from accounting.exact.validation import (
     whole_array,
     whole_numbers,
 )
+from accounting.filters.admission import pay
 from accounting.filters.measure_filters import RenyiFilter
 
 OrderArray = npt.NDArray[np.uint8]
@@ -155,10 +156,7 @@ class PerUserOrderFilter:
         charge = unit_array("cost", cost_units, MAX_COST_UNITS)
         if charge.shape != units.shape:
             raise InvalidInput("cost", charge.shape, f"of the shape of the state, {units.shape}")
-        total = units + charge
-        admitted = np.asarray(total <= budgets)
-        np.copyto(total, units, where=~admitted)
-        return total, admitted
+        return pay(units, charge, budgets)
 
     def admit_norms(
         self, spent: IntArray, order: OrderArray, mechanism: Mechanism, norms: npt.ArrayLike

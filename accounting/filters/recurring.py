@@ -55,15 +55,15 @@ from accounting.costs.norm_levels import LevelArray
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import BoolArray, IntArray
 from accounting.filters.accounts import (
-    AccountBlock,
     AccountCostTable,
     AccountTerms,
     AccruedSteps,
     BalanceColumns,
-    grant,
+    LevelPayment,
     quiet_steps,
 )
 from accounting.filters.due_steps import NEVER, NO_ROWS, DueSteps, distinct
+from accounting.filters.payment import grant
 from accounting.filters.roster import (
     EPOCH,
     EXHAUSTED,
@@ -378,15 +378,15 @@ class RecurringCharge:
         asked = roster.level[where]
         for account, known in zip(self.accounts, roster.slots, strict=True):
             account.settle_for_write(known.rows(where), but=self)
-        blocks = self._account_blocks(where, tables, asked, accrued)
-        granted, refused_by = grant(blocks, asked, clip=self.clip)
-        raised = [block.pay() for block in blocks]
+        payments = self._payments(where, tables, asked, accrued)
+        granted, refused_by = grant(payments, asked, clip=self.clip)
+        raised = [payment.pay() for payment in payments]
         # Nothing changes for all others: their flags stay 0, and they are granted what they asked.
         noticed = roster.flags[where] != 0
         if self.clip:
             noticed |= roster.granted[where] != asked
-        for block in blocks:
-            noticed[block.close] = True
+        for payment in payments:
+            noticed[payment.close] = True
         few = np.flatnonzero(noticed)
         outcome = None
         if few.size:
@@ -395,48 +395,50 @@ class RecurringCharge:
                 at,
                 asked=asked[few],
                 granted=granted[few],
-                exhausted=reduce(np.logical_or, [block.exhausted(few) for block in blocks]),
+                exhausted=reduce(np.logical_or, [payment.exhausted(few) for payment in payments]),
                 flags_before=roster.flags[at],
                 granted_before=roster.granted[at] if self.clip else None,
                 refused_by=refused_by[few],
-                raised=[(_positions_at(where, users), before) for users, before in raised],
+                raised=[(_positions_at(where, one.users), one.ticks_before) for one in raised],
             )
         roster.granted[where], roster.since[where] = granted, self._now
         if self._scheduled:
-            self._schedule(where, blocks)
+            self._schedule(where, payments)
         return outcome, bool(accrued)
 
-    def _account_blocks(
+    def _payments(
         self,
         where: Rows,
         tables: tuple[AccountCostTable, ...],
         levels: LevelArray,
         accrued: Sequence[AccruedSteps] = (),
-    ) -> list[AccountBlock]:
-        blocks = []
+    ) -> list[LevelPayment]:
+        payments = []
         for index, (account, known) in enumerate(
             zip(self.accounts, self._roster.slots, strict=True)
         ):
             rows = known.rows(where)
             steps = accrued[index] if accrued else None
             order = account.order_of(rows)
-            blocks.append(AccountBlock(tables[index], account.balances, rows, order, levels, steps))
-        return blocks
+            payments.append(
+                LevelPayment(tables[index], account.balances, rows, order, levels, steps)
+            )
+        return payments
 
     def _schedule_all(self) -> None:
         """Schedule every position, if the last step, which settled all of them, did not."""
         if not self._scheduled:
             for where in self._blocks(slice(None)):
-                blocks = self._account_blocks(where, self._tables, self._roster.granted[where])
-                for block in blocks:
-                    block.skip_payment()
-                self._schedule(where, blocks)
+                payments = self._payments(where, self._tables, self._roster.granted[where])
+                for payment in payments:
+                    payment.skip_payment()
+                self._schedule(where, payments)
             self._scheduled = True
 
-    def _schedule(self, where: Rows, blocks: Sequence[AccountBlock]) -> None:
+    def _schedule(self, where: Rows, payments: Sequence[LevelPayment]) -> None:
         """Set the step at which these positions must be settled next."""
         following = self._now + 1
-        due = np.fmin(quiet_steps(blocks), NEVER - following).astype(np.uint32)
+        due = np.fmin(quiet_steps(payments), NEVER - following).astype(np.uint32)
         due += np.uint32(following)
         if isinstance(where, slice):
             self._due.replace(where, due)
@@ -494,8 +496,8 @@ class RecurringCharge:
                 continue
             if not self._tables:
                 raise InvalidInput("cost_tables", (), "given, because charges have accrued")
-            for block in self._account_blocks(where, self._tables, self._roster.granted[where]):
-                if not block.can_repeat(elapsed).all():
+            for payment in self._payments(where, self._tables, self._roster.granted[where]):
+                if not payment.can_repeat(elapsed).all():
                     allowed = "after the last step at which something happened to the user"
                     raise InvalidInput("since", int(elapsed.max()), allowed)
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from accounting import Gaussian, noise_for_norm_budget
 from accounting.exact.errors import quoted
+from accounting.filters.payment import grant
 from accounting.release.clipping import clip_rows, row_norms
 from streams.answerer.corrections import Ratio, correct, ratio_of
 from streams.answerer.event_file import EventFile
@@ -33,7 +34,7 @@ from streams.answerer.queries import (
     parse_queries,
 )
 from streams.answerer.windows import Calendar, InputState, Window, iso
-from streams.ledger.rule import Before, Rule
+from streams.ledger.rule import Before, NormPayment, Rule
 from streams.queries.answerer import quantile_of_noise
 from streams.records import Policy, User
 
@@ -139,16 +140,11 @@ class _Accounts:
         spent = self.spent[users]
         order = None if self._order is None else self._order[users]
         rows = Before(spent, spent, order, None if order is None else self._bound[users])
-        mechanism = Gaussian(noise)
-        bill = rule.bill(rows, mechanism, part.norms, clips=self._clips, reserve=reserve)
-        admitted = rule.fits(rows, bill, reserve) if bill.admitted is None else bill.admitted
-        granted = np.where(admitted, part.norms, 0.0)
-        granted[bill.clipped] = bill.granted
-        cost = bill.cost.copy()
-        np.multiply(cost.T, admitted, out=cost.T)
-        self.spent[users] = spent + cost
-        if self._order is not None and bill.bound is not None and bill.order is not None:
-            self._order[users], self._bound[users] = bill.order, bill.bound
+        payment = NormPayment(rule, rows, Gaussian(noise), part.norms, reserve)
+        granted, _ = grant([payment], part.norms, clip=self._clips)
+        self.spent[users] = spent + payment.cost
+        if self._order is not None and payment.order is not None:
+            self._order[users], self._bound[users] = payment.order, payment.bound
         return granted
 
 

@@ -1,16 +1,15 @@
 """The accounts of one dataset in one partition: users, their balances, and the charges to them.
 
-``seek`` finds users and changes nothing: a ``Rejection`` leaves no trace. ``charge`` carries out a
-plan that was made of the result of ``seek``. ``rule`` computes a step for blocks of users; here the
-results are written to the users' rows. Rows are stored in pages and deltas, and restored from them.
+``seek`` finds users and changes nothing: a ``Rejection`` leaves no trace. ``prepare`` enrols those
+found, ``payment`` reads their rows, and ``pay`` writes them. Rows are stored in pages and deltas,
+and restored from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Annotated, Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from accounting import Mechanism, best_order
 from accounting.filters.accounts import AccountCostTable, BalanceColumns
+from accounting.filters.payment import Restart, any_order
 from accounting.filters.recurring import BudgetAccount
 from streams.ledger.columns import (
     PAGE_ROWS,
@@ -33,7 +33,7 @@ from streams.ledger.columns import (
     unpack_numbers,
 )
 from streams.ledger.index import UserIndex
-from streams.ledger.rule import NO_ROWS, Before, Bill, OrderIndex, Rule, Settled, positions
+from streams.ledger.rule import NO_ROWS, Before, NormPayment, OrderIndex, Rule, positions
 from streams.ledger.slots import UNKNOWN
 from streams.ledger.validation import check_new_users, check_no_member, check_once, is_keyed_hash
 from streams.records import Policy, User, Users
@@ -98,7 +98,6 @@ class ByLevel(NamedTuple):
     levels: bytes  # that were granted
 
 
-_Number = TypeVar("_Number", bound=np.generic)
 _BY_LEVEL = "spent+"
 """Replaces a column in changes: the levels at which rows are charged."""
 _SMALL_COST_TABLE = 1024
@@ -122,29 +121,12 @@ class Raised(NamedTuple):
     order: float | None  # that the user is bound to, if so
 
 
-@dataclass(frozen=True)
-class ChargePlan:
-    """A charge that has passed every check."""
+class Written(NamedTuple):
+    """The rows of a block of users after a payment."""
 
-    users: UserIds
-    norms: NDArray[np.float64]
-    mechanism: Mechanism
-    clips: bool  # whether the charged dataset allows granting less than these norms
-    reserve: float  # the share of the budget that has to remain
-    slots: Numbers
-    new_users: UserIds
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a charge to one budget; arrays in the order of its users."""
-
-    admitted: NDArray[np.bool_]
-    exhausted: NDArray[np.bool_]
-    clipped: Numbers  # positions granted less than asked for
-    granted: NDArray[np.float64]  # the norms of those positions
-    raised: Iterator[Raised]
-    changes: AccountDelta
+    rows: list[RowDelta]
+    raised: Numbers  # the slots whose odometer rose or restarted
+    ticks_before: Numbers  # of these
 
 
 class Accounts:
@@ -261,57 +243,50 @@ class Accounts:
         self._rows.base[slots] += rest
         return self.note(slots, slots, bound)
 
-    def prepare(self, plan: ChargePlan) -> None:
-        """Enrol the new users of a plan, and charge what its users have accrued.
+    def prepare(self, sought: Sought) -> None:
+        """Enrol the new users of a charge, and charge what its users have accrued."""
+        if len(sought.new_users):
+            self._enrol(sought.new_users)
+        self.account.settle_for_write(sought.slots)
 
-        Call it before ``grants`` and ``charge``.
-        """
-        if len(plan.new_users):
-            self._enrol(plan.new_users)
-        self.account.settle_for_write(plan.slots)
+    def payment(
+        self, slots: Numbers, mechanism: Mechanism, norms: NDArray[np.float64], reserve: float
+    ) -> NormPayment:
+        """Return the payment that these norms ask of prepared users; see ``NormPayment``."""
+        rows, own = self._rows, self._own
+        before = Before(
+            rows.spent.take(slots, axis=0),
+            rows.base.take(slots, axis=0),
+            None if own is None else own.order.take(slots),
+            None if own is None else own.bound.take(slots) != 0,
+        )
+        return NormPayment(self.rule, before, mechanism, norms, reserve)
 
-    def grants(self, plan: ChargePlan) -> NDArray[np.float64]:
-        """Return the norm that this budget alone grants each user, 0 if it halts the user, (n,)."""
-        return _joined(self._grants(plan, block) for block in self._blocks(plan.slots))
+    def pay(self, slots: Numbers, payment: NormPayment) -> Written:
+        """Settle a payment that fits, and write the rows of its users."""
+        restart = payment.settle(lambda at: self._rows.ticks[slots[at]])
+        return self._write(slots, payment, restart)
 
-    def charge(self, plan: ChargePlan, granted: NDArray[np.float64] | None = None) -> Outcome:
-        """Carry out a prepared plan.
-
-        Args:
-            plan: of the charge.
-            granted: the norm that all budgets together grant each user, (n,), at most what this one
-                grants; None if this is the only budget.
-        """
-        first_new_slot = len(self._index) - len(plan.new_users)
-        blocks = self._blocks(plan.slots)
-        decided: list[tuple[NDArray[np.bool_], Bill, Settled]] = []
-        written: list[list[RowDelta]] = []
-        for block in blocks:
-            admitted, bill, settled = self._decide(plan, block, granted)
-            written.append(self._write(plan.slots[block], bill, settled))
-            # Arrays that grow with the orders are kept only once, as bytes in the changes.
-            settled = settled._replace(spent=NO_ROWS, base=NO_ROWS)
-            decided.append((admitted, bill._replace(cost=NO_ROWS), settled))
+    def charged(
+        self, sought: Sought, written: Sequence[Written]
+    ) -> tuple[AccountDelta, Iterator[Raised]]:
+        """Return the changes of a charge that was written in blocks, and the bounds that rose."""
         self._exhausted = None
+        blocks = [block.rows for block in written]
+        if self.account.recurring_charges:  # a block stores equal rows once
+            rows = [rows for parts in blocks for rows in parts]
+        else:
+            rows = [joined(parts) for parts in zip(*blocks, strict=True)]
         changes = AccountDelta(
             dataset=self.policy.dataset,
-            new_users=plan.new_users.pack(),
-            first_new_slot=first_new_slot,
-            rows=self._as_written(written),
+            new_users=sought.new_users.pack(),
+            first_new_slot=len(self._index) - len(sought.new_users),
+            rows=[each for each in rows if each.rows],
             charged=self._charged,
         )
-        parts = list(zip(blocks, decided, strict=True))
-        return Outcome(
-            admitted=_joined(admitted for _, (admitted, _, _) in parts),
-            exhausted=_joined(settled.exhausted for _, (_, _, settled) in parts),
-            clipped=_joined(b.start + bill.clipped for b, (_, bill, _) in parts),
-            granted=_joined(bill.granted for _, (_, bill, _) in parts),
-            raised=self.bounds_raised(
-                _joined(plan.slots[b][settled.raised] for b, (_, _, settled) in parts),
-                _joined(settled.ticks_before for _, (_, _, settled) in parts),
-            ),
-            changes=changes,
-        )
+        raised = np.concatenate([NO_ROWS, *(block.raised for block in written)])
+        before = np.concatenate([NO_ROWS, *(block.ticks_before for block in written)])
+        return changes, self.bounds_raised(raised, before)
 
     def bind(
         self, slots: Numbers, cost_table: Numbers, levels: NDArray[np.uint8]
@@ -441,63 +416,14 @@ class Accounts:
         order = None if self._own is None else self._own.order.take(slots)
         return self._bounds_raised(slots, ticks, order, ticks_before.copy())
 
-    def _blocks(self, slots: Numbers) -> list[slice]:
-        users = self.rule.block_users
-        return [slice(i, i + users) for i in range(0, max(1, len(slots)), users)]
-
-    def _before(self, slots: Numbers) -> Before:
-        """Return the balances of these slots that most charges need."""
-        rows, own = self._rows, self._own
-        return Before(
-            rows.spent.take(slots, axis=0),
-            rows.base.take(slots, axis=0),
-            None if own is None else own.order.take(slots),
-            None if own is None else own.bound.take(slots) != 0,
-        )
-
-    def _bill(
-        self, plan: ChargePlan, block: slice, granted: NDArray[np.float64] | None = None
-    ) -> tuple[Before, Bill, NDArray[np.bool_]]:
-        """Return the bill of a block of users, and who is admitted; write nothing."""
-        rows = self._before(plan.slots[block])
-        least = None if granted is None else granted[block]
-        bill = self.rule.bill(
-            rows,
-            plan.mechanism,
-            plan.norms[block],
-            least,
-            clips=plan.clips,
-            reserve=plan.reserve,
-        )
-        if bill.admitted is None:
-            return rows, bill, self.rule.fits(rows, bill, plan.reserve)
-        return rows, bill, bill.admitted
-
-    def _grants(self, plan: ChargePlan, block: slice) -> NDArray[np.float64]:
-        _, bill, admitted = self._bill(plan, block)
-        granted = np.where(admitted, plan.norms[block], 0.0)
-        granted[bill.clipped] = bill.granted
-        return granted
-
-    def _decide(
-        self, plan: ChargePlan, block: slice, granted: NDArray[np.float64] | None = None
-    ) -> tuple[NDArray[np.bool_], Bill, Settled]:
-        """Return who of a block is admitted, the bill, and the new balances; write nothing."""
-        rows, bill, admitted = self._bill(plan, block, granted)
-        if bill.admitted is None and not admitted.all():
-            # A product takes the same time however the halted lie among the others.
-            np.multiply(bill.cost.T, admitted, out=bill.cost.T)
-        slots = plan.slots[block]
-        return admitted, bill, self.rule.settle(rows, bill, lambda at: self._rows.ticks[slots[at]])
-
-    def _write(self, slots: Numbers, bill: Bill, settled: Settled) -> list[RowDelta]:
+    def _write(self, slots: Numbers, payment: NormPayment, restart: Restart) -> Written:
         """Move the rows of these slots to their new values."""
-        if self.account.recurring_charges:
-            return [self._write_all(slots, bill, settled)]
-        changed = settled.charged if bill.bound is None else settled.charged | bill.bound
-        values: dict[str, NDArray[Any]] = {"spent": settled.spent}
-        if bill.order is not None:
-            values |= {"order": bill.order, "bound": np.ones(len(slots), dtype=np.uint8)}
+        raised = slots.take(restart.users)
+        changed = any_order(payment.cost != 0)
+        values: dict[str, NDArray[Any]] = {"spent": payment.spent}
+        if payment.order is not None and payment.bound is not None:
+            changed = changed | payment.bound
+            values |= {"order": payment.order, "bound": payment.bound.view(np.uint8)}
         written = slots
         if not changed.all():
             rows = np.flatnonzero(changed)
@@ -505,27 +431,11 @@ class Accounts:
             values = {name: numbers.take(rows, axis=0) for name, numbers in values.items()}
         spent = self._rows.write(written, values)
         # A user whose odometer rose has spent something, so the page counts as changed.
-        risen = {"base": settled.base, "ticks": settled.ticks}
-        raised = self._rows.write(slots.take(settled.raised), risen, touched=True)
-        return [spent, raised]
-
-    def _as_written(self, blocks: list[list[RowDelta]]) -> list[RowDelta]:
-        """Return the rows written in blocks, the same columns joined."""
-        if self.account.recurring_charges:  # a block stores equal rows once
-            return [rows for parts in blocks for rows in parts if rows.rows]
-        return [rows for parts in zip(*blocks, strict=True) if (rows := joined(parts)).rows]
-
-    def _write_all(self, slots: Numbers, bill: Bill, settled: Settled) -> RowDelta:
-        """Write new values, and note all columns: accrued charges have changed them as well."""
-        rows = self._rows
-        rows.spent[slots] = settled.spent
-        rows.base[slots[settled.raised]] = settled.base
-        rows.ticks[slots[settled.raised]] = settled.ticks
-        if self._own is not None and bill.order is not None and bill.bound is not None:
-            bound = np.flatnonzero(bill.bound)
-            self._own.order[slots[bound]] = bill.order[bound]
-            self._own.bound[slots[bound]] = 1
-        return rows.note(slots)
+        risen = {"base": restart.base, "ticks": restart.ticks}
+        noted = [spent, self._rows.write(raised, risen, touched=True)]
+        if self.account.recurring_charges:
+            noted = [self._rows.note(slots)]  # all columns: accrued charges have changed them
+        return Written(noted, raised, restart.ticks_before)
 
     def _bounds_raised(
         self, slots: Numbers, risen: Numbers, orders_of: OrderIndex | None, ticks_before: Numbers
@@ -584,8 +494,3 @@ class Accounts:
 def _lists(bounds: NDArray[np.float64]) -> list[list[float]]:
     rows: list[list[float]] = (bounds if bounds.ndim == 2 else bounds[:, np.newaxis]).tolist()
     return rows
-
-
-def _joined(parts: Iterable[NDArray[_Number]]) -> NDArray[_Number]:
-    arrays = list(parts)
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

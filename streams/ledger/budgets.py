@@ -15,25 +15,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import dataclass
 
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from accounting import InvalidInput
-from streams.ledger.accounts import AccountDelta, Accounts, ChargePlan, Raised, Sought
+from accounting import InvalidInput, Mechanism
+from accounting.filters.payment import grant
+from streams.ledger.accounts import AccountDelta, Accounts, Raised, Sought, Written
 from streams.ledger.columns import Numbers
+from streams.ledger.rule import positions
 from streams.ledger.tracked import Address, Tracked
 from streams.ledger.validation import check_charge, check_kinds, is_keyed_hash
-from streams.records import ERASED, OWN_BUDGET, TOO_SOON, Charge, Erase, Policy
+from streams.records import ERASED, TOO_SOON, Charge, Erase, Policy
 from streams.records.users import UserIds
 
 _NO_POSITIONS = np.empty(0, dtype=np.int64)
 
 KnownAs = Callable[[UserIds, Accounts, Sequence[AbstractSet[str]]], UserIds]
 """Replaces ids of erased users, who are not in these accounts, by keyed hashes of these sets."""
+
+
+@dataclass(frozen=True)
+class ChargePlan:
+    """A charge that has passed every check."""
+
+    users: UserIds
+    norms: NDArray[np.float64]
+    mechanism: Mechanism
+    reserve: float  # the share of every budget that has to remain
+    sought: list[Sought]  # in each budget
 
 
 @dataclass(frozen=True)
@@ -93,8 +105,8 @@ class Budgets:
         """Return the number of balances per user, by dataset."""
         return {accounts.policy.dataset: accounts.rule.orders or 1 for accounts in self.accounts}
 
-    def plan(self, charge: Charge) -> list[ChargePlan]:
-        """Return the plan of a charge for each budget; change nothing.
+    def plan(self, charge: Charge) -> ChargePlan:
+        """Return the plan of a charge; change nothing.
 
         Raises:
             Rejection: for the first reason that applies.
@@ -102,54 +114,60 @@ class Budgets:
         held = [(accounts.policy, accounts.first_user) for accounts in self.accounts]
         users, norms, mechanism = check_charge(charge, held)
         users = self.known_as(users)
-        # A step without users may have a mechanism that cannot be clipped.
-        clips = self.clips and len(users) > 0
-        return [
-            ChargePlan(users, norms, mechanism, clips, charge.reserve or 0.0, *accounts.seek(users))
-            for accounts in self.accounts
-        ]
+        sought = [accounts.seek(users) for accounts in self.accounts]
+        return ChargePlan(users, norms, mechanism, charge.reserve or 0.0, sought)
 
-    def charge(
-        self, plans: Sequence[ChargePlan], too_soon: NDArray[np.bool_] | None = None
-    ) -> Charged:
-        """Carry out plans that `plan` made of the current accounts.
+    def charge(self, plan: ChargePlan, too_soon: NDArray[np.bool_] | None = None) -> Charged:
+        """Carry out a plan that `plan` made of the current accounts.
 
         Args:
-            plans: one per budget.
+            plan: of the charge.
             too_soon: users who are halted by the minimum separation and charged nothing, (n,).
         """
-        reasons = np.full(len(plans[0].users), OWN_BUDGET, dtype=np.uint8)
-        if too_soon is not None:
-            reasons[too_soon] = TOO_SOON
-        erased = self.are_erased(plans[0].users)
-        if erased is not None:
-            reasons[erased] = ERASED
-        left_out = reasons != OWN_BUDGET
-        if left_out.any():
-            plans = [replace(plan, norms=np.where(left_out, 0.0, plan.norms)) for plan in plans]
-        for accounts, plan in zip(self.accounts, plans, strict=True):
-            accounts.prepare(plan)
-        granted = None
-        if self.is_nested:
-            granted, refused_by = self._granted(plans)
-            reasons[~left_out] = refused_by[~left_out]
-        outcomes = [
-            accounts.charge(plan, granted)
-            for accounts, plan in zip(self.accounts, plans, strict=True)
+        count, erased = len(plan.users), self.are_erased(plan.users)
+        left_out = [
+            (where, reason)
+            for where, reason in ((too_soon, TOO_SOON), (erased, ERASED))
+            if where is not None
         ]
-        own = outcomes[0]
-        admitted = own.admitted & ~left_out
+        norms = plan.norms.copy()
+        for where, _ in left_out:
+            norms[where] = 0.0
+        budgets = list(zip(self.accounts, plan.sought, strict=True))
+        for accounts, sought in budgets:
+            accounts.prepare(sought)
+        granted, reasons = np.empty(count), np.empty(count, dtype=np.uint8)
+        exhausted = np.zeros(count, dtype=np.bool_)
+        written: list[list[Written]] = [[] for _ in budgets]
+        users = min(accounts.rule.block_users for accounts in self.accounts)
+        for start in range(0, count, users):
+            block = slice(start, start + users)
+            payments = [
+                accounts.payment(sought.slots[block], plan.mechanism, norms[block], plan.reserve)
+                for accounts, sought in budgets
+            ]
+            granted[block], reasons[block] = grant(payments, norms[block], clip=self.clips)
+            for (accounts, sought), payment, parts in zip(budgets, payments, written, strict=True):
+                parts.append(accounts.pay(sought.slots[block], payment))
+                if len(close := payment.close):
+                    exhausted[start + close[payment.exhausted(close)]] = True
+        admitted = (granted > 0) | (norms == 0)
+        for where, reason in left_out:
+            admitted[where], reasons[where] = False, reason
+        clipped = positions(admitted & (granted < norms))
+        outcomes = [
+            accounts.charged(sought, parts)
+            for (accounts, sought), parts in zip(budgets, written, strict=True)
+        ]
         return Charged(
-            users=plans[0].users,
+            users=plan.users,
             admitted=admitted,
-            exhausted=reduce(np.logical_or, [outcome.exhausted for outcome in outcomes]),
-            clipped=own.clipped,
-            granted=own.granted,
+            exhausted=exhausted,
+            clipped=clipped,
+            granted=granted[clipped],
             reasons=reasons[~admitted],
-            raised=[
-                (name, outcome.raised) for name, outcome in zip(self.names, outcomes, strict=True)
-            ],
-            changes=[outcome.changes for outcome in outcomes],
+            raised=[(name, raised) for name, (_, raised) in zip(self.names, outcomes, strict=True)],
+            changes=[changes for changes, _ in outcomes],
         )
 
     def reasons(self, halted: UserIds, refused_by: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -195,16 +213,6 @@ class Budgets:
             return None
         erased = np.array([is_keyed_hash(user) for user in users], dtype=np.bool_)
         return erased if erased.any() else None
-
-    def _granted(
-        self, plans: Sequence[ChargePlan]
-    ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-        """Return what all budgets grant together, and the first budget that grants 0, both (n,)."""
-        grants = np.stack(
-            [accounts.grants(plan) for accounts, plan in zip(self.accounts, plans, strict=True)]
-        )
-        nothing = (grants == 0) & (plans[0].norms > 0)
-        return np.asarray(grants.min(axis=0)), nothing.argmax(axis=0).astype(np.uint8)
 
     def enrolment(self, users: UserIds, members: Numbers) -> list[Sought]:
         """Return the slots of users to be enrolled, in each budget; change nothing.

@@ -45,17 +45,17 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     users = count_of(charge.users)
     check_request(users)
     check_balances(users, budgets.orders)
-    plans = budgets.plan(charge)
-    check_decision(plans[0].users, clips=budgets.clips)
+    plan = budgets.plan(charge)
+    check_decision(plan.users, clips=budgets.clips)
+    slots, takes_part = plan.sought[0].slots, plan.norms > 0
     too_soon = None
     if separation is not UNSET:
-        waiting = state.participants.must_wait(charge.address, plans[0].slots)
-        too_soon = waiting & (plans[0].norms > 0)
-    outcome = budgets.charge(plans, too_soon)
+        too_soon = state.participants.must_wait(charge.address, slots) & takes_part
+    outcome = budgets.charge(plan, too_soon)
     for changes in outcome.changes:
         state.note(changes)
     if separation is not UNSET:
-        taking_part = plans[0].slots[outcome.admitted & (plans[0].norms > 0)]
+        taking_part = slots[outcome.admitted & takes_part]
         state.participants.take_part(charge.address, charge.step, separation, taking_part)
     store_settled(state, budgets.accounts)
     decision = encode(decision_of(charge, digest, budgets, outcome, place))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from accounting.filters import recurring
+from accounting.filters import payment, recurring
 from streams.ledger import (
     accounts,
     accrual,
@@ -39,27 +39,31 @@ def repeated_step_charged_again() -> Patches:
     yield replaced(ledger, "charge", charge)
 
 
+def _granted_by_first(payments: Any, asked: Any, *, clip: bool) -> Any:
+    granted, refused_by = payment.grant(payments[:1], asked, clip=clip)
+    less = np.flatnonzero(granted < asked)
+    for outer in payments[1:]:
+        outer.charge_for(less, granted[less])
+    return granted, refused_by
+
+
 @mutation
 def parent_budgets_not_checked() -> Patches:
     """A charge by norms is admitted if the dataset's own budget suffices."""
-
-    def granted(self: Any, plans: Any) -> Any:
-        grants = self.own.grants(plans[0])
-        return grants, np.zeros(len(grants), dtype=np.uint8)
-
-    yield replaced(budgets.Budgets, "_granted", granted)
+    yield replaced(budgets, "grant", _granted_by_first)
 
 
 @mutation
 def parent_grants_not_applied() -> Patches:
     """A user whom all budgets admit is granted the norm that the dataset's own budget allows."""
-    real = budgets.Budgets._granted
 
-    def granted(self: Any, plans: Any) -> Any:
-        grants, refused = real(self, plans)
-        return np.where(grants > 0, self.own.grants(plans[0]), grants), refused
+    def grant(payments: Any, asked: Any, *, clip: bool) -> Any:
+        granted, refused_by = payment.grant(payments, asked, clip=clip)
+        less = np.flatnonzero((granted > 0) & (granted < asked))
+        granted[less] = payments[0].highest(less)
+        return granted, refused_by
 
-    yield replaced(budgets.Budgets, "_granted", granted)
+    yield replaced(budgets, "grant", grant)
 
 
 @mutation
@@ -76,22 +80,21 @@ def only_first_parents_charged() -> Patches:
 def budgets_charged_separately() -> Patches:
     """Each budget is charged the norm that it would grant alone."""
 
-    def charges(self: Any, spent: Any, order: Any, mechanism: Any, norms: Any, granted: Any) -> Any:
-        return self._grants(spent, order, mechanism, norms)[1]
+    real = rule.NormPayment.charge_for
 
-    yield replaced(rule.Rule, "_charges", charges)
+    def charge_for(self: Any, users: Any, amounts: Any) -> None:
+        real(self, users, np.where(amounts > 0, self.highest(users), amounts))
+
+    yield replaced(rule.NormPayment, "charge_for", charge_for)
 
 
 @mutation
 def parent_levels_not_checked() -> Patches:
     """A roster member is granted the level that the dataset's own budget allows."""
-    real = recurring.grant
 
-    def grant(blocks: Any, asked: Any, *, clip: bool) -> Any:
-        granted, refused_by = real(blocks[:1] if clip else blocks, asked, clip=clip)
-        for block in blocks[1:] if clip else []:
-            block.ask_for(np.arange(asked.size), granted)
-        return granted, refused_by
+    def grant(payments: Any, asked: Any, *, clip: bool) -> Any:
+        granted = _granted_by_first if clip else payment.grant
+        return granted(payments, asked, clip=clip)
 
     yield replaced(recurring, "grant", grant)
 
