@@ -249,15 +249,15 @@ class Budgets:
 class Policies(Tracked[Policy]):
     """The policies of all datasets, and the accounts that are charged under each.
 
-    Attributes:
-        accounts: name of the dataset -> accounts.
+    Args:
+        partition: whose policies these are.
+        accounts: name of the dataset -> accounts; datasets are added and removed here.
         known_as: replaces the ids of erased users by their keyed hashes.
     """
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, accounts: dict[str, Accounts], known_as: KnownAs) -> None:
         super().__init__("policy", Policy)
-        self.accounts: dict[str, Accounts] = {}
-        self.known_as: KnownAs
+        self.accounts, self._known_as = accounts, known_as
         self._partition = partition
         self._children: dict[str, set[str]] = {}  # the datasets whose parent each is
         self._families: dict[str, tuple[str, ...]] = {}  # the outermost datasets, by dataset
@@ -293,7 +293,7 @@ class Policies(Tracked[Policy]):
         if name not in self._budgets:
             found = [self.accounts[each] for each in self.with_ancestors(name)]
             family = [self.accounts[each] for each in self.outermost_of(name)]
-            self._budgets[name] = Budgets(found, family, self.known_as)
+            self._budgets[name] = Budgets(found, family, self._known_as)
         return self._budgets[name]
 
     def with_ancestors(self, *names: str) -> list[str]:

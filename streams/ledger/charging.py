@@ -82,25 +82,24 @@ def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
     run = under_current_attempt(state.runs.get(request.address), request)
     check_hold(state, budgets, request.address)
     check_roster(request, state.separations.get(request.address, UNSET))
-    terms = state.rosters.get(request.address)
+    known = state.rosters.get(request.address)
     members = state.rosters.members.get(request.address, Members())
     beside = count_rosters(state, budgets)
-    enrolled = enrolment(request, terms, members, budgets, beside)
-    if enrolled.terms != terms:
-        state.rosters[request.address] = enrolled.terms
+    terms, found = enrolment(request, known, members, budgets, beside)
+    if terms != known:
+        state.rosters[request.address] = terms
         restore_rosters(state, budgets.accounts)
         members = state.rosters.members[request.address]
-    for accounts, sought in zip(budgets.accounts, enrolled.sought, strict=True):
+    for accounts, sought in zip(budgets.accounts, found, strict=True):
         if len(sought.new_users):
             state.note(accounts.enrol(sought.new_users))
-    slots = [sought.slots for sought in enrolled.sought]
+    slots = [sought.slots for sought in found]
     for rest in budgets.spend_erased(slots):
         state.note(rest)
     if len(slots[0]):
-        added = members.add(slots, enrolled.terms.levels)
+        added = members.add(slots, terms.levels)
         state.note_members(request.address, added)
-    known = members.digests(budgets)
-    return enrolled_of(request, enrolled.terms, members, known, run, place)
+    return enrolled_of(request, terms, members, members.digests(budgets), run, place)
 
 
 def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Output]:

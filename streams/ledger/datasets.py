@@ -48,7 +48,7 @@ from streams.ledger.authorization import check_access
 from streams.ledger.budgets import Budgets
 from streams.ledger.erasure import check_key
 from streams.ledger.errors import LayoutMismatch
-from streams.ledger.outputs import Output, Place, answer_to, tombstone_of
+from streams.ledger.outputs import Output, Place, answer, answer_to, tombstone_of
 from streams.ledger.runs import RunState, closed, opened, under_current_attempt
 from streams.ledger.separation import separation_of
 from streams.ledger.state import State
@@ -131,12 +131,7 @@ def create_dataset(
         raise Rejection(Reason.POLICY_CHANGED, detail, held=stored)
     state.authorization.check_log(request)
     check_open(state, policy.dataset)
-    return DatasetCreated(
-        request=request.request,
-        partition=place.partition,
-        offset=place.offset,
-        policy=stored,
-    )
+    return answer(DatasetCreated, request, place, policy=stored)
 
 
 def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> DatasetWithdrawn:
@@ -156,12 +151,7 @@ def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> Da
             raise Rejection(Reason.DATASET_IN_USE, detail)
         del state.policies[request.address]
         state.authorization.withdrawn(request.address)
-    return DatasetWithdrawn(
-        dataset=name,
-        request=request.request,
-        partition=place.partition,
-        offset=place.offset,
-    )
+    return answer(DatasetWithdrawn, request, place)
 
 
 def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetClosed:
@@ -173,13 +163,7 @@ def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetC
     for name in datasets:
         if (name,) not in state.closed:
             state.closed[name,] = place.offset
-    return DatasetClosed(
-        dataset=request.dataset,
-        request=request.request,
-        partition=place.partition,
-        offset=place.offset,
-        datasets=datasets,
-    )
+    return answer(DatasetClosed, request, place, datasets=datasets)
 
 
 def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
@@ -198,13 +182,11 @@ def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
     state.runs[address] = run
     if asked is not UNSET and asked != separation:
         state.separations[address] = asked
-    return RunOpened(
-        dataset=request.dataset,
-        run=request.run,
+    return answer(
+        RunOpened,
+        request,
+        place,
         attempt=run.attempt,
-        request=request.request,
-        partition=place.partition,
-        offset=place.offset,
         last_step=run.step,
         policy=budgets.own.policy,
         outer=budgets.policies[1:] if budgets.is_nested else UNSET,
@@ -217,15 +199,7 @@ def close_run(state: State, place: Place, request: CloseRun) -> RunClosed:
     budgets_of(state, request.dataset)
     run = under_current_attempt(state.runs.get(request.address), request)
     _end_run(state, request.address, run)
-    return RunClosed(
-        dataset=request.dataset,
-        run=request.run,
-        attempt=run.attempt,
-        request=request.request,
-        partition=place.partition,
-        offset=place.offset,
-        last_step=run.step,
-    )
+    return answer(RunClosed, request, place, attempt=run.attempt, last_step=run.step)
 
 
 def end_runs(state: State, datasets: Collection[str] | None = None) -> None:
@@ -243,13 +217,7 @@ def set_access(state: State, place: Place, request: SetAccess, sender: Sender | 
         detail = f"dataset {request.dataset!r} does not exist: create it first"
         raise Rejection(Reason.UNKNOWN_DATASET, detail)
     state.authorization.set_access(request, sender)
-    return AccessSet(
-        dataset=request.dataset,
-        request=request.request,
-        partition=place.partition,
-        offset=place.offset,
-        number=request.number,
-    )
+    return answer(AccessSet, request, place, number=request.number)
 
 
 def _policy_shared(state: State, policy: Policy) -> list[Policy]:
@@ -418,14 +386,9 @@ def erase(state: State, place: Place, request: Erase, sender: Sender | None = No
         there, left = _erase_in(state, outermost, request.user)
         erased += there
         tombstones += (tombstone_of(dataset, request.user, place) for dataset in left)
-    answer = Erased(
-        request=request.request,
-        partition=place.partition,
-        offset=place.offset,
-        datasets=sorted(erased),
-        not_allowed=sorted(name for each in families if each not in allowed for name in each),
-    )
-    return [answer_to(request, encode(answer)), *tombstones]
+    others = sorted(name for each in families if each not in allowed for name in each)
+    answered = answer(Erased, request, place, datasets=sorted(erased), not_allowed=others)
+    return [answer_to(request, encode(answered)), *tombstones]
 
 
 def _erase_in(state: State, family: Sequence[str], user: User) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from streams.ledger.rosters import Members, Terms
 from streams.ledger.runs import RunState
 from streams.records import (
     MAX_REQUEST_BYTES,
+    Answer,
     Charge,
     ChargeRoster,
     Decision,
@@ -42,6 +43,8 @@ from streams.records import (
 from streams.records.packing import pack_bits, pack_norms, pack_positions
 from streams.records.users import UserIds
 
+AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
+_REPEATED = {"dataset", "run", "attempt", "step", "request"}
 _OUTPUT_BYTES = 64  # of what surrounds a key and a value
 _HALTED_USERS = 2**13
 """The maximum per record: ids of 256 characters of up to four bytes each take 8 MiB."""
@@ -75,6 +78,23 @@ class Place(NamedTuple):
     offset: int
 
 
+def answer(kind: type[AnyAnswer], request: Request, place: Place, **fields: Any) -> AnyAnswer:
+    """Return an answer, which repeats what the request is about.
+
+    Args:
+        kind: of the answer.
+        request: the request.
+        place: of the request.
+        fields: all others, and those that differ from the request.
+    """
+    repeated = {
+        name: getattr(request, name)
+        for name in kind.__struct_fields__
+        if name in _REPEATED and name not in fields
+    }
+    return kind(**repeated, partition=place.partition, offset=place.offset, **fields)
+
+
 def answer_to(request: Request, answer: bytes) -> Output:
     """Return an answer, keyed by the run or dataset that the request names."""
     address = request.address
@@ -87,13 +107,10 @@ def decision_of(
     """Return the decision about a step that was charged."""
     users, admitted = outcome.users, outcome.admitted
     halted = users.select(np.flatnonzero(~admitted))
-    return Decision(
-        dataset=charge.dataset,
-        run=charge.run,
-        attempt=charge.attempt,
-        step=charge.step,
-        partition=place.partition,
-        offset=place.offset,
+    return answer(
+        Decision,
+        charge,
+        place,
         digest=digest,
         users=len(users),
         admitted=pack_bits(admitted),
@@ -116,13 +133,10 @@ def enrolled_of(
 ) -> Enrolled:
     """Return the answer to an enrolment; ``known`` is ``Members.digests``."""
     count, (digests, erased) = len(members), known
-    return Enrolled(
-        dataset=request.dataset,
-        run=request.run,
-        attempt=request.attempt,
-        request=request.request,
-        partition=place.partition,
-        offset=place.offset,
+    return answer(
+        Enrolled,
+        request,
+        place,
         last_step=run.step,
         members=count,
         digests=digests,
@@ -143,13 +157,10 @@ def roster_decision_of(
 ) -> RosterDecision:
     """Return the decision about a roster step, which has only changes."""
     count = charge.members
-    return RosterDecision(
-        dataset=charge.dataset,
-        run=charge.run,
-        attempt=charge.attempt,
-        step=charge.step,
-        partition=place.partition,
-        offset=place.offset,
+    return answer(
+        RosterDecision,
+        charge,
+        place,
         digest=digest,
         members=count,
         halted=pack_positions(outcome.halted, count),
@@ -181,13 +192,10 @@ def halted_of(
     starts = range(0, len(users), _HALTED_USERS)
     for part, start in enumerate(starts):
         some = slice(start, start + _HALTED_USERS)
-        halted = Halted(
-            dataset=charge.dataset,
-            run=charge.run,
-            attempt=charge.attempt,
-            step=charge.step,
-            partition=place.partition,
-            offset=place.offset,
+        halted = answer(
+            Halted,
+            charge,
+            place,
             part=part,
             parts=len(starts),
             users=users[some].pack(),

@@ -20,7 +20,7 @@ import hashlib
 from msgspec import to_builtins
 
 from streams.ledger.errors import ImportPending
-from streams.ledger.outputs import Place
+from streams.ledger.outputs import Place, answer
 from streams.ledger.state import Retirement, State
 from streams.records import Import, LogRetired, Reason, Rejection, Request, Retire, encode
 from streams.records.digests import HashChain
@@ -60,12 +60,7 @@ def retire(state: State, place: Place, request: Retire, head: bytes) -> LogRetir
     """
     if not state.retired:
         state.retired[()] = Retirement(request.successor, request.partitions, place.offset, head)
-    return LogRetired(
-        request=request.request,
-        partition=place.partition,
-        offset=place.offset,
-        successor=request.successor,
-    )
+    return answer(LogRetired, request, place, successor=request.successor)
 
 
 def check_agreement(state: State, request: Retire) -> None:

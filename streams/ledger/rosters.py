@@ -388,21 +388,13 @@ class Rosters(Tracked[Terms]):
             self.not_restored.add(address)
 
 
-@dataclass(frozen=True)
-class Enrolment:
-    """A checked enrolment: the terms, and the slots of users who are not members yet."""
-
-    terms: Terms
-    sought: list[Sought]
-
-
 def enrolment(
     request: Enrol,
     terms: Terms | None,
     members: Members,
     budgets: Budgets,
     beside: int,
-) -> Enrolment:
+) -> tuple[Terms, list[Sought]]:
     """Check an enrolment; nothing has changed yet.
 
     Args:
@@ -411,6 +403,9 @@ def enrolment(
         members: of the roster.
         budgets: of the run's dataset.
         beside: the number of other rosters that share one of these budgets.
+
+    Returns:
+        The roster's terms, and in each budget the slots of users who are not members yet.
 
     Raises:
         Rejection: for the first reason that applies.
@@ -446,8 +441,7 @@ def enrolment(
         grid_norms(asked.clip_norm, asked.levels)
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_LEVELS, str(error)) from error
-    sought = budgets.enrolment(added, members.slots)
-    return Enrolment(known, sought)
+    return known, budgets.enrolment(added, members.slots)
 
 
 def pricing(charge: ChargeRoster, terms: Terms, members: Members, budgets: Budgets) -> Pricing:

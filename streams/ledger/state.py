@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from streams.ledger.accounts import AccountDelta, Page
+from streams.ledger.accounts import AccountDelta, Accounts, Page
 from streams.ledger.authorization import Access, Authorization
 from streams.ledger.budgets import Policies
 from streams.ledger.columns import PAGE_ROWS, RowDelta
@@ -122,17 +122,18 @@ class State:
         self.partitions = partitions
         self._kinds: dict[str, Tracked[Any]] = {}
         self.layout = self.keep(PartitionCount(partitions))
-        self.policies = self.keep(Policies(partition))
+        self.datasets: dict[str, Accounts] = {}
+        self.erasure = KeysInUse(keys)
+        self.erased = ErasedUsers(self.datasets, self.erasure)
+        self.policies = self.keep(Policies(partition, self.datasets, self.erased.known_as))
         self.runs = self.keep(Runs())
         self.rosters = self.keep(Rosters())
         self.separations = self.keep(Separations())
         self.participants = self.keep(Participants())
-        self.datasets = self.policies.accounts
         self.holds: Tracked[Holder] = self.keep(Tracked("hold", Holder))
         self.closed: Tracked[int] = self.keep(Tracked("closed", int))
-        self.erasure = self.keep(KeysInUse(keys))
-        self.erased = self.keep(ErasedUsers(self.datasets, self.erasure))
-        self.policies.known_as = self.erased.known_as
+        self.keep(self.erasure)
+        self.keep(self.erased)
         self.retired: Tracked[Retirement] = self.keep(Tracked("retired", Retirement))
         self.origin: Tracked[ImportOrigin] = self.keep(Tracked("origin", ImportOrigin))
         self.access: Tracked[Access] = self.keep(Tracked("access", Access))
