@@ -74,11 +74,7 @@ def bounded(
 def corrected(
     events: Year, kind: str, choice: float, policy: Policy, seed: int, **settings: object
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the errors against bounded sums, and which intervals hold, (repetitions, days).
-
-    The one or two days after the last whole block are left out. They are not corrected, and their
-    answers are about the admitted users alone.
-    """
+    """Return the errors against bounded sums, and which intervals hold, (repetitions, days)."""
     query_file = daily(kind, choice, **settings)
     (query,) = query_file.queries
     people = population(events, query_file, YEAR)
@@ -96,8 +92,7 @@ def corrected(
         confidence=0.95,
         seed=seed,
     )
-    days = query.block * query.blocks
-    off, lower, upper = (part[:, :days, 0] for part in (errors.off, errors.lower, errors.upper))
+    off, lower, upper = (part[:, :, 0] for part in (errors.off, errors.lower, errors.upper))
     return off, (lower <= 0.0) & (upper >= 0.0)
 
 
@@ -127,12 +122,8 @@ def years(seeds: range, users: int, policy: Policy) -> None:
                 off, holds = corrected(events, kind, choice, policy, seed)
                 squares[kind, choice].append(float(np.square(off).mean()))
                 if kind == "sum":
-                    squares["raw sum", choice].append(
-                        float(np.square(off - cut[: off.shape[1]]).mean())
-                    )
-                by_month = [
-                    holds[:, month == MONTHS[: holds.shape[1]]].mean() for month in range(12)
-                ]
+                    squares["raw sum", choice].append(float(np.square(off - cut).mean()))
+                by_month = [holds[:, month == MONTHS].mean() for month in range(12)]
                 covered[kind, choice].append(np.array(by_month))
     for kind in ("distinct", "sum", "raw sum"):
         errors = {

@@ -308,8 +308,8 @@ class Answering:
     def _leaves_out(self, query: int, block: int) -> bool:
         """Return whether the charges of this run can leave a user out of a block. It is public."""
         asked, calendar = self.query_file.queries[query], self.state.calendar
-        last = asked.first + (block + 1) * asked.block - 1
-        return self._costs.worst_case.exhaustible_since(calendar, query, last) is not None
+        worst_case = self._costs.worst_case
+        return worst_case.exhaustible_since(calendar, query, asked.last_of(block)) is not None
 
     def _charge(
         self, answerer: QueryAnswerer, window: Window, users: list[User], rows: Floats

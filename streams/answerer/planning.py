@@ -80,7 +80,7 @@ class Population:
 
 def population_of(query_file: QueryFile, file: EventFile) -> Population:
     """Return the contributions of a file of events to every window of a file of queries."""
-    queries = tuple(replace(one, left_out=0.0, block=0, blocks=0) for one in query_file.queries)
+    queries = tuple(replace(one, left_out=0.0, block=0, corrected=0) for one in query_file.queries)
     state = InputState(replace(query_file, queries=queries), text=file.text)
     numbers: dict[User, int] = {}
     parts: dict[tuple[int, int], Part] = {}
@@ -265,7 +265,7 @@ def corrected_errors(
 ) -> Errors:
     """Return the errors of corrected answers.
 
-    Windows after the last whole block, and after the horizon, are not corrected.
+    Windows after the horizon are not corrected.
 
     Args:
         query: the query.
@@ -290,7 +290,7 @@ def corrected_errors(
     for run in range(len(values)):
         before: Ratio | None = None
         for block in range(blocks):
-            where = slice(block * query.block, (block + 1) * query.block)
+            where = slice(block * query.block, min((block + 1) * query.block, query.corrected))
             answers, spread = values[run, where].copy(), stddev
             left_out = added_back[block] + drawn[run, block]
             if first is None or where.stop <= first:

@@ -158,7 +158,8 @@ class Query:
         block_limit: how many full windows of one user a correction of a block adds back at most.
         paid_blocks: for how many such blocks of a user the reserve pays; 0 for all that can need
             it.
-        blocks: the number of blocks that are corrected.
+        corrected: the number of windows that are corrected, from the first one on. The last block
+            can be shorter than the others.
         running_total: whether the answers are added up from the first window on.
         first: the number of the first window that is answered; windows are counted from the start
             of the input.
@@ -194,7 +195,7 @@ class Query:
     block: int = 0
     block_limit: float = 0.0
     paid_blocks: float = 0.0
-    blocks: int = 0
+    corrected: int = 0
     running_total: bool = False
     first: int = 0
 
@@ -223,18 +224,24 @@ class Query:
     @property
     def horizon(self) -> int:
         """Return the number of the first window that is not corrected."""
-        return self.first + self.block * self.blocks if self.block else 0
+        return self.first + self.corrected if self.block else 0
+
+    @property
+    def blocks(self) -> int:
+        """Return the number of blocks that are corrected."""
+        return -(-self.corrected // self.block) if self.block else 0
+
+    def last_of(self, block: int) -> int:
+        """Return the number of the last window of a block."""
+        return min(self.first + (block + 1) * self.block, self.horizon) - 1
 
     def within(self, first: int, limit: int) -> Query:
         """Return this query from window ``first`` on, with corrections up to the same horizon.
 
-        A block that does not end before window ``limit`` would never close, so it is left out.
+        Windows from ``limit`` on are not answered, so they are in no block.
         """
-        blocks = 0
-        if self.block:
-            blocks = min(-(-(self.horizon - first) // self.block), (limit - first) // self.block)
-        blocks = max(0, blocks)
-        return replace(self, first=first, block=self.block if blocks else 0, blocks=blocks)
+        corrected = max(0, min(self.horizon, limit) - first)
+        return replace(self, first=first, block=self.block if corrected else 0, corrected=corrected)
 
 
 @dataclass(frozen=True)
@@ -551,10 +558,8 @@ def _correction(
         )
     if part == 0.0 or windows <= active:
         return {}
-    # As few equal blocks as have at most active_windows windows. After the last one, fewer windows
-    # remain than there are blocks.
-    few = math.ceil(windows / min(active, MOST_IN_BLOCK))
-    block = length // every or windows // few
+    # As few equal blocks as have at most active_windows windows; the last one can be shorter.
+    block = length // every or math.ceil(windows / math.ceil(windows / min(active, MOST_IN_BLOCK)))
     limit = table.number("block_limit", float(block), above=0.0, most=block)
     missed = windows - active
     paid = table.number("paid_blocks", 0.0, least=0.0)
@@ -564,13 +569,12 @@ def _correction(
     if not given and (best > 0.5 or (answers + corrections) ** 2 >= windows):
         return {}
     left_out = best if part < 0.0 else part
-    blocks = math.ceil(windows / block) if length else few
     return {
         "left_out": left_out,
         "block": block,
         "block_limit": limit,
         "paid_blocks": paid,
-        "blocks": blocks,
+        "corrected": windows,
     }
 
 

@@ -74,6 +74,7 @@ class _Span(NamedTuple):
     offset: int = 0
     first: int = 0
     limit: int = NEVER
+    most: int = NEVER  # panes of all blocks together: the last one can be shorter
     is_block: bool = False
 
     def begin(self, number: int) -> int:
@@ -82,11 +83,12 @@ class _Span(NamedTuple):
 
     def end(self, number: int) -> int:
         """Return when a window or a block ends, in ms since 1970."""
-        return self.spacing.begin(self.offset + number * self.every + self.panes)
+        return self.spacing.begin(self.offset + min(number * self.every + self.panes, self.most))
 
     def ended(self, time: int) -> int:
         """Return the number of the first of them that has not ended at a time."""
-        number = (self.spacing.last(time) - self.offset - self.panes) // self.every + 1
+        last = self.spacing.last(time) - self.offset
+        number = (last - self.panes) // self.every + 1 if last < self.most else self.limit
         return min(max(self.first, number), self.limit)
 
 
@@ -123,6 +125,7 @@ class Calendar:
                 query.block,
                 offset=query.first,
                 limit=query.blocks,
+                most=query.corrected - 1 + query.panes,
                 is_block=True,
             )
             for number, query in enumerate(self._queries)
@@ -175,8 +178,7 @@ class Calendar:
 
     def block_end(self, query: int, block: int) -> int:
         """Return the end of a block, in ms since 1970."""
-        asked = self._queries[query]
-        return self.window(query, asked.first + (block + 1) * asked.block - 1).end
+        return self.window(query, self._queries[query].last_of(block)).end
 
     def _window(self, place: int, number: int) -> Window:
         span = self._spans[place]

@@ -365,10 +365,13 @@ def test_share_for_corrections_makes_the_noise_least() -> None:
 
 @pytest.mark.parametrize("choice", [29.5, 30, 60, 100, 125, 150, 183])
 def test_blocks_divide_the_horizon_evenly(choice: float) -> None:
-    (query,) = daily("distinct", choice).queries
+    query_file = daily("distinct", choice)
+    (query,), calendar = query_file.queries, Calendar(query_file)
+    assert calendar.block_end(0, query.blocks - 1) == calendar.window(0, YEAR - 1).end
     assert query.block <= choice
     assert query.blocks == -(-YEAR // choice)
-    assert 0 <= YEAR - query.block * query.blocks < query.blocks
+    assert 0 <= query.block * query.blocks - YEAR < query.blocks
+    assert query.horizon == YEAR
 
 
 @pytest.mark.parametrize(
@@ -410,9 +413,7 @@ def test_intervals_hold_in_every_month_of_a_year(kind: str) -> None:
         for choice in (30, 60, 125, 150):
             off, holds = corrected(events, kind, choice, POLICY, seed)
             squares[choice].append(float(np.square(off).mean()))
-            covered[choice].append(
-                [holds[:, month == MONTHS[: holds.shape[1]]].mean() for month in range(12)]
-            )
+            covered[choice].append([holds[:, month == MONTHS].mean() for month in range(12)])
     bounding = min(np.sqrt(np.mean(found)) for found in best.values())
     errors = {choice: np.sqrt(np.mean(found)) for choice, found in squares.items()}
     assert min(errors.values()) < 0.95 * bounding
