@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 TOP = Path(__file__).parents[1]
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises[^:\n]*):$")
@@ -173,12 +174,29 @@ def _signature(
         words.append("*")
     values = [_value(module, default) for default in given.kw_defaults]
     words += map(_argument, given.kwonlyargs, values)
-    if given.kwarg:
+    if given.kwarg and ast.unparse(given.kwarg.annotation or given.kwarg).startswith("Unpack["):
+        words += _unpacked(module, given.kwarg)
+    elif given.kwarg:
         words.append(f"**{_argument(given.kwarg, None)}")
     kind = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
     is_class = name.startswith("class")
     returns = "" if is_class or not node.returns else f" -> {ast.unparse(node.returns)}"
     return _wrapped(f"{kind}{name or node.name}", words, returns)
+
+
+def _unpacked(module: str, argument: ast.arg) -> Iterator[str]:
+    """Yield the arguments of a table, whose types are ``Annotated`` with a row."""
+    assert isinstance(argument.annotation, ast.Subscript)
+    home, name = _home(module, ast.unparse(argument.annotation.slice))
+    table, _ = _definition(home, name)
+    assert isinstance(table, ast.ClassDef)
+    for term in table.body:
+        if isinstance(term, ast.AnnAssign):
+            assert isinstance(term.annotation, ast.Subscript)
+            kind, row = cast("ast.Tuple", term.annotation.slice).elts
+            words = cast("ast.Call", row).keywords
+            default = next((ast.unparse(one.value) for one in words if one.arg == "default"), None)
+            yield f"{ast.unparse(term.target)}: {ast.unparse(kind)} = {default}"
 
 
 def _argument(argument: ast.arg, default: ast.expr | None) -> str:

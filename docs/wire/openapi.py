@@ -178,7 +178,8 @@ def _texts_of(owner: type) -> dict[str, str]:
     for base in reversed(owner.__mro__):
         if base in _SOURCES:
             texts |= _argument_texts(_SOURCES[base])
-        if issubclass(base, msgspec.Struct) and base.__module__.startswith("streams."):
+        is_written = base.__module__.startswith("streams.") and not base.__name__.startswith("_")
+        if issubclass(base, msgspec.Struct) and is_written:  # others are made from a table
             texts |= texts_below(base)
     return texts
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
+from argparse import BooleanOptionalAction
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -21,6 +22,7 @@ from streams.config import Config
 from streams.kafka.access import ROLES
 from streams.records import DELTA, Name, Right
 from streams.records.signatures import InvalidKey, public_bytes
+from streams.records.terms import TERMS, choices_of
 
 CLIENT: Final = ("kafka", "prefix", "timeout", "config")
 OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
@@ -191,17 +193,31 @@ def access_entry(text: str) -> tuple[str, list[Right]]:
     return key, [right for right in get_args(Right) if right in given]
 
 
-def access_option(*, required: bool = False) -> Argument:
-    """Declare the option for an access list."""
-    return arg(
-        "--allow KEY:RIGHTS",
-        "a public key and its rights, as KEY:charge,manage; requests about the dataset must be "
-        "signed by one of these keys",
-        access_entry,
-        nargs="+",
-        action="extend",
-        required=required,
-    )
+_PARSED_TERMS: Final[Mapping[str, dict[str, Any]]] = {
+    "parents": {"type": name_of, "action": "append"},
+    "share_of": {"type": name_of},
+    "allow": {"type": access_entry, "nargs": "+", "action": "extend"},
+}
+"""How the options of terms that are no words, numbers or truth values are read."""
+
+
+def term_option(term: str, **given: Any) -> Argument:
+    """Declare the option for a term of a new dataset; its type says which values it takes."""
+    kind, row = TERMS[term]
+    given |= {"dest": term, **_PARSED_TERMS.get(term, {})}
+    if choices := choices_of(kind):
+        given["choices"] = choices
+    elif kind is bool:
+        given["action"] = "store_true"
+    elif bool in get_args(kind):
+        given["action"] = BooleanOptionalAction
+    elif term not in _PARSED_TERMS:
+        given["type"] = float
+        if Sequence[float] in get_args(kind):
+            given["nargs"] = "+"
+    if isinstance(row.default, str):
+        given["default"] = row.default
+    return arg(row.option or f"--{term.replace('_', '-')}", row.help, **given)
 
 
 DATASET_NAME: Final = arg("name", "the name of the dataset", name_of)

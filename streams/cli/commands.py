@@ -8,12 +8,11 @@ in the documentation.
 
 from __future__ import annotations
 
-from argparse import BooleanOptionalAction
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 from streams.cli.arguments import (
     AT_DELTA,
@@ -30,7 +29,6 @@ from streams.cli.arguments import (
     TAKE_OVER,
     WORKERS,
     Argument,
-    access_option,
     address_of,
     arg,
     delta_of,
@@ -42,18 +40,13 @@ from streams.cli.arguments import (
     path_of,
     role_of,
     setting_option,
+    term_option,
     user_option,
     whole,
 )
 from streams.kafka.access import ROLES
-from streams.records import (
-    DELTA,
-    FALSE_POSITIVE_RATE,
-    Measure,
-    OnExhaustion,
-    Reason,
-    UserIdKind,
-)
+from streams.records import FALSE_POSITIVE_RATE, Reason
+from streams.records.terms import TERMS
 
 MOST_DAYS: Final = 3660
 """Days for which a link to a user's page can be valid."""
@@ -169,80 +162,7 @@ _DATASETS: Final = (
         "datasets:create",
         "create a dataset with a policy that never changes",
         FILE_CLIENT,
-        (
-            DATASET_NAME,
-            arg(
-                "--measure",
-                "how losses add up; gdp is exact for Gaussian steps, and sampled steps need renyi "
-                "or steps",
-                default="gdp",
-                choices=get_args(Measure),
-            ),
-            arg("--epsilon", "the budget as an epsilon, at --delta", float),
-            arg(
-                "--delta D",
-                f"the delta of --epsilon; with --share-of, of the epsilon that is shown (default: "
-                f"{DELTA:g}, because a policy has no delta)",
-                float,
-            ),
-            arg(
-                "--budget",
-                "the budget in the unit of the measure: mu (gdp), rho (zcdp), epsilon "
-                "(pure-dp), one for each order (renyi), a number of steps (steps)",
-                float,
-                nargs="+",
-            ),
-            arg("--orders", "the Rényi orders", float, nargs="+"),
-            arg("--sampling-rate", "the largest sampling rate of a step (steps)", float),
-            arg(
-                "--noise-multiplier",
-                "the smallest noise of a step, as a multiple of the clip norm (steps)",
-                float,
-            ),
-            arg(
-                "--odometer-step",
-                "the size of an odometer tick, in the unit of the budget",
-                float,
-                nargs="+",
-            ),
-            arg(
-                "--on-exhaustion",
-                "halt a user whose norm does not fit, or clip the norm",
-                default="halt",
-                choices=get_args(OnExhaustion),
-            ),
-            arg(
-                "--user-ids",
-                ("the kind of ids (default one-kind: integers or strings, as in the first charge)"),
-                choices=get_args(UserIdKind),
-            ),
-            arg(
-                "--parent DATASET",
-                "another dataset of the same users; every step is charged to its budget as well; "
-                "may be given several times",
-                name_of,
-                action="append",
-            ),
-            arg(
-                "--share-of DATASET",
-                "another dataset of the same users; the new dataset has a fixed share of its "
-                "budget",
-                name_of,
-            ),
-            arg("--share", "this share, above 0 and at most 1", float),
-            flag(
-                "--assume-independent-timing",
-                "runs may charge the dataset side by side; their timing must not depend on any "
-                "user's data",
-            ),
-            arg(
-                "--sampled-levels",
-                "norm levels may follow sampling coins, so only the whole budget has an epsilon"
-                " (default: for renyi and steps)",
-                action=BooleanOptionalAction,
-            ),
-            access_option(),
-        ),
+        (DATASET_NAME, *map(term_option, TERMS)),
         ("dataset",),
         "The same command again checks that the dataset has this policy.",
     ),
@@ -253,7 +173,7 @@ _DATASETS: Final = (
         FILE_CLIENT,
         (
             DATASET_NAME,
-            access_option(required=True),
+            term_option("allow", required=True),
             arg(
                 "--copied-from LOG",
                 "the id of the log for which the dataset's requests were signed, if the log was "

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
-from msgspec import UnsetType
 
 from accounting.exact.units import from_units_down
 from streams.cli.output import Exit, UnusableInput, note, say, show, show_all
@@ -22,8 +21,10 @@ from streams.operations.runs import RunStatus, read_runs
 from streams.operations.status import DatasetStatus, read_datasets
 from streams.records import DELTA, AccessList, Counter, MinSeparation, Name, Policy, User
 from streams.records.signatures import public_text
+from streams.records.terms import TERMS
 from streams.sdk.budget_file import create_file
 from streams.sdk.client import Turnstile
+from streams.sdk.datasets import arguments_of
 from streams.sdk.errors import ErasedInPart, invalid_requests
 from streams.sdk.run import Run
 
@@ -42,25 +43,13 @@ def create(options: argparse.Namespace, config: Config) -> int:
             with invalid_requests():
                 whole.epsilon(options.delta)  # reject an invalid delta before anything is created
     with Turnstile(config=config) as turnstile:
-        policy = turnstile.create_dataset(
-            options.name,
-            measure=options.measure,
-            share_of=whole,
-            share=options.share,
-            assume_independent_timing=options.assume_independent_timing,
-            sampled_levels=options.sampled_levels,
-            epsilon=options.epsilon,
-            delta=options.delta if whole is None else None,  # a share's budget has none
-            budget=_one_or_many(options.budget),
-            orders=options.orders,
-            sampling_rate=options.sampling_rate,
-            noise_multiplier=options.noise_multiplier,
-            odometer_step=_one_or_many(options.odometer_step),
-            on_exhaustion=options.on_exhaustion,
-            user_ids=options.user_ids,
-            parents=options.parent or (),
-            allow=options.allow and dict(options.allow),
-        )
+        terms = {term: getattr(options, term) for term in TERMS}
+        terms["share_of"] = whole
+        if whole is not None:
+            terms["delta"] = None  # a share's budget has none
+        if options.allow is not None:
+            terms["allow"] = dict(options.allow)
+        policy = turnstile.create_dataset(options.name, **terms)
     delta = DELTA if options.delta is None else options.delta
     if policy.row.has_delta and delta > _LARGE_DELTA:
         note(
@@ -226,33 +215,26 @@ def _dataset(dataset: DatasetStatus, delta: float) -> dict[str, Any]:
 
 
 def _policy(policy: Policy) -> dict[str, Any]:
-    row, in_measure = policy.row, [float(from_units_down(units)) for units in policy.budget]
-    name = "budget_mu_squared" if row.power == 2 else "budget"
+    found = arguments_of(policy)
+    budget = [float(from_units_down(units)) for units in policy.budget]
+    for field in ("budget", "odometer_step", "per_user_order"):
+        del found[field]
     return {
-        "dataset": policy.dataset,
-        "measure": policy.measure,
-        name: in_measure if row.per_order else in_measure[0],
+        "dataset": found.pop("dataset"),
+        "measure": found.pop("measure"),
+        "budget_mu_squared" if policy.row.power == 2 else "budget": (
+            budget if policy.row.per_order else budget[0]
+        ),
+        **found,
         "orders": policy.orders or None,
-        "sampling_rate": policy.sampling_rate or None,
-        "noise_multiplier": policy.noise_multiplier or None,
-        "on_exhaustion": policy.on_exhaustion,
-        "user_ids": policy.user_ids,
         "parents": policy.parents or [],
-        "share_of": policy.share_of or None,
         "assume_independent_timing": policy.assume_independent_timing is True,
         "sampled_levels": policy.has_sampled_levels,
-        "pseudonyms": policy.pseudonyms or None,
-        "allow": None if isinstance(policy.allow, UnsetType) else _allow(policy.allow),
-        "partitions": policy.partitions,
     }
 
 
 def _allow(allow: AccessList | None) -> dict[str, Any] | None:
     return None if allow is None else {public_text(entry.key): entry.rights for entry in allow}
-
-
-def _one_or_many(numbers: list[float] | None) -> float | list[float] | None:
-    return numbers[0] if numbers and len(numbers) == 1 else numbers
 
 
 _RUN_COLUMNS = ("dataset", "run", "state", "step", "attempt", "users", "halted")

@@ -6,21 +6,14 @@ one here.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias, get_args
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, UnsetType
 
-from streams.records import (
-    Holder,
-    Measure,
-    MinSeparation,
-    Name,
-    OnExhaustion,
-    Right,
-    UserIdKind,
-)
+from streams.records import Holder, Measure, MinSeparation, Name, Policy, Right
 from streams.records.fields import Positive, Rate, Reserve
+from streams.records.terms import TERMS
 from streams.sdk.followers import Halt
 
 AttemptHandle: TypeAlias = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,17}-[0-9a-f]{32}$(?!\n)")]
@@ -37,28 +30,22 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The base of the bodies of requests."""
 
 
-class NewDataset(Body, frozen=True):
+_Terms: Any = msgspec.defstruct(
+    "_Terms",
+    [("name", Name), *((term, kind, row.default) for term, (kind, row) in TERMS.items())],
+    bases=(Body,),
+    frozen=True,
+    kw_only=True,
+)
+
+
+class NewDataset(_Terms, kw_only=True):  # type: ignore[misc, call-arg]
     """A dataset to create: its name and policy."""
 
-    name: Name
-    measure: Measure = "gdp"
-    epsilon: float | None = None
-    delta: float | None = None
-    budget: float | list[float] | None = None
-    orders: list[float] | None = None
-    sampling_rate: float | None = None
-    noise_multiplier: float | None = None
-    odometer_step: float | list[float] | None = None
-    on_exhaustion: OnExhaustion = "halt"
-    user_ids: UserIdKind | None = None
-    parents: list[Name] = []
+    parents: list[Name] = msgspec.field(default_factory=list)
     share_of: Name | None = None
     """Another dataset of the same users. The new dataset has a fixed share of its budget, and the
     same measure and orders."""
-    share: float | None = None
-    assume_independent_timing: bool = False
-    sampled_levels: bool | None = None
-    allow: dict[str, list[Right]] | None = None
 
 
 class NewAttempt(Body, frozen=True):
@@ -129,29 +116,29 @@ class NewRosterCharge(NewRoster, frozen=True, kw_only=True):
     the step before; new users have ``clip_norm``."""
 
 
-class Dataset(msgspec.Struct, frozen=True, kw_only=True):
+def _or_null(kind: Any) -> Any:
+    """Return the type of a field of a policy, with null in place of a missing value."""
+    kinds = get_args(kind)
+    return kinds[0] | None if kinds[1:] == (UnsetType,) else kind
+
+
+_Policy: Any = msgspec.defstruct(
+    "_Policy",
+    [(field.name, _or_null(field.type)) for field in msgspec.structs.fields(Policy)],
+    frozen=True,
+    kw_only=True,
+)
+
+
+class Dataset(_Policy, kw_only=True):  # type: ignore[misc, call-arg]
     """A dataset and its policy, with budgets in the unit of the measure, rounded down."""
 
-    dataset: Name
-    partitions: int
-    measure: Measure
     budget: list[float]
     """Each user's budget: one number per order for renyi, else one."""
     odometer_step: list[float]
     """The growth of a user's bound from one odometer record to the next."""
-    orders: list[float]
-    on_exhaustion: OnExhaustion
-    user_ids: UserIdKind | None
-    per_user_order: bool | None
-    parents: list[Name] | None
-    pseudonyms: str | None
     allow: dict[str, list[Right]] | None
     """The access list with which the dataset began: public keys and their rights."""
-    share_of: Name | None
-    assume_independent_timing: bool | None
-    sampled_levels: bool | None
-    sampling_rate: float | None
-    noise_multiplier: float | None
     closed: bool = False
     """The dataset was closed permanently when the workers last reported it."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from types import TracebackType
+from typing import Unpack
 
 from msgspec import structs
 
@@ -13,14 +14,12 @@ from accounting.exact.errors import quoted
 from streams.config import Config, lacking
 from streams.ledger.outputs import Channel
 from streams.records import (
-    Measure,
     OdometerRecord,
-    OnExhaustion,
     Policy,
     Right,
     User,
-    UserIdKind,
 )
+from streams.records.terms import PolicyTerms
 from streams.records.users import normal_form
 from streams.sdk.connection import Connection, Deadline, SignsRequests
 from streams.sdk.datasets import (
@@ -236,23 +235,8 @@ class Turnstile:
         self,
         name: str,
         *,
-        measure: Measure = "gdp",
-        epsilon: float | None = None,
-        delta: float | None = None,
-        budget: float | Sequence[float] | None = None,
-        orders: Sequence[float] | None = None,
-        sampling_rate: float | None = None,
-        noise_multiplier: float | None = None,
-        odometer_step: float | Sequence[float] | None = None,
-        on_exhaustion: OnExhaustion = "halt",
-        user_ids: UserIdKind | None = None,
-        parents: str | Sequence[str] = (),
-        share_of: Policy | None = None,
-        share: float | None = None,
-        assume_independent_timing: bool = False,
-        sampled_levels: bool | None = None,
-        allow: Mapping[str, Sequence[Right]] | None = None,
         timeout: float | None = None,
+        **terms: Unpack[PolicyTerms],
     ) -> Policy:
         """Create a dataset with a policy, which never changes.
 
@@ -280,9 +264,9 @@ class Turnstile:
             noise_multiplier: for steps: the smallest noise, as a multiple of the clip norm.
             odometer_step: the resolution of the odometer, in the unit of the budget; an eighth of
                 the budget by default.
-            on_exhaustion: "halt" leaves a user out of a step that does not fit. "clip" grants the
-                largest norm that still fits this budget and all its parent budgets (budget-aware
-                clipping, Feldman and Zrnic, Algorithm 7).
+            on_exhaustion: "halt", the default, leaves a user out of a step that does not fit.
+                "clip" grants the largest norm that still fits this budget and all its parent
+                budgets (budget-aware clipping, Feldman and Zrnic, Algorithm 7).
             user_ids: "integer", "string", "one-kind" (the kind of the first charged ids) or
                 "mixed". 1 and "1" are two users with a budget each, so mixed ids must be asked for.
                 None: as the dataset has it, or "one-kind" for a new one.
@@ -324,29 +308,10 @@ class Turnstile:
             DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self._connection.deadline(timeout)
-        policy = policy_from(
-            name,
-            partitions=self.partitions,
-            measure=measure,
-            share_of=share_of,
-            share=share,
-            assume_independent_timing=assume_independent_timing,
-            sampled_levels=sampled_levels,
-            epsilon=epsilon,
-            delta=delta,
-            budget=budget,
-            orders=orders,
-            sampling_rate=sampling_rate,
-            noise_multiplier=noise_multiplier,
-            odometer_step=odometer_step,
-            on_exhaustion=on_exhaustion,
-            user_ids=user_ids,
-            parents=parents,
-            allow=None if allow is None else access_list(allow),
-            pseudonyms=None if self._pseudonyms is None else self._pseudonyms.fingerprint,
-        )
+        pseudonyms = None if self._pseudonyms is None else self._pseudonyms.fingerprint
+        policy = policy_from(name, partitions=self.partitions, pseudonyms=pseudonyms, **terms)
         self._connection.check_partitions()
-        return create(self._connection, policy, deadline, delta)
+        return create(self._connection, policy, deadline, terms.get("delta"))
 
     def set_access(
         self,

@@ -12,19 +12,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, get_args
+from typing import Any, Unpack
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec import UNSET, to_builtins
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from accounting import (
     MEASURES,
     InvalidInput,
     Measure,
-    MeasureName,
     StepShape,
     candidate_orders,
     steps_measure,
@@ -33,7 +32,7 @@ from accounting.exact.errors import quoted
 from accounting.exact.units import UNIT_BITS, budget_units
 from accounting.exact.validation import finite_numbers, positive_finite
 from streams.ledger.authorization import check_access
-from streams.ledger.validation import check_policy
+from streams.ledger.validation import check_policy, check_share
 from streams.records import (
     DELTA,
     AccessList,
@@ -46,7 +45,6 @@ from streams.records import (
     Erase,
     Erased,
     Name,
-    OnExhaustion,
     Policy,
     Reason,
     Rejection,
@@ -54,11 +52,11 @@ from streams.records import (
     RunOpened,
     SetAccess,
     User,
-    UserIdKind,
     WithdrawDataset,
     encode,
 )
 from streams.records.signatures import InvalidKey, RequestSigner, public_bytes, public_text
+from streams.records.terms import TERMS, PolicyTerms, choices_of
 from streams.records.users import normal_form, partitions_of
 from streams.sdk.arguments import read_users
 from streams.sdk.connection import Connection, Deadline
@@ -76,169 +74,157 @@ _ODOMETER_STEPS = 8
 
 
 def policy_from(
-    name: str,
-    *,
-    partitions: int,
-    measure: MeasureName,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    budget: npt.ArrayLike | None = None,
-    orders: Sequence[float] | npt.NDArray[np.float64] | None = None,
-    odometer_step: npt.ArrayLike | None = None,
-    on_exhaustion: OnExhaustion = "halt",
-    user_ids: UserIdKind | None = None,
-    parents: str | Sequence[str] = (),
-    pseudonyms: str | None = None,
-    allow: AccessList | None = None,
-    share_of: Policy | None = None,
-    share: float | None = None,
-    assume_independent_timing: bool = False,
-    sampled_levels: bool | None = None,
-    sampling_rate: float | None = None,
-    noise_multiplier: float | None = None,
+    name: str, *, partitions: int, pseudonyms: str | None = None, **terms: Unpack[PolicyTerms]
 ) -> Policy:
-    """Return the policy for these arguments; budgets are rounded down.
+    """Return the policy for these terms; budgets are rounded down.
+
+    Args:
+        name: of the dataset.
+        partitions: P of the topics.
+        pseudonyms: the fingerprint of the key of the users' pseudonyms, if they have some.
+        terms: those of ``Turnstile.create_dataset``.
 
     Raises:
-        InvalidRequest: the arguments make no policy.
+        InvalidRequest: the terms make no policy.
+        TypeError: a term does not exist.
     """
-    if (share_of is None) != (share is None):
-        raise InvalidRequest("share_of and share belong together: give both")
-    if share_of is not None and not isinstance(share_of, Policy):
-        raise InvalidRequest(
-            f"share_of is {quoted(share_of)}; give the policy that create_dataset returned"
-        )
-    if share_of is not None and share_of.per_user_order is True:
-        raise InvalidRequest(
-            f"dataset {share_of.dataset!r} charges each user at a per-user order, so its budgets "
-            "do not add up and it has no shares: create it with orders"
-        )
-    given = budget is not None, epsilon is not None or delta is not None
-    if pseudonyms is not None and user_ids not in (None, "integer"):
-        raise InvalidRequest(
-            f"user_ids is {quoted(user_ids)}; with a pseudonym_key all users are integers in the "
-            "log: leave user_ids out"
-        )
-    parameters = orders, sampling_rate, noise_multiplier
-    if share_of is not None and (any(given) or any(one is not None for one in parameters)):
-        raise InvalidRequest(
-            "budget, epsilon, delta, orders and the shape of steps follow from "
-            "share_of and share: leave them out"
-        )
-    if share_of is None and (given == (True, True) or given == (False, False)):
-        raise InvalidRequest("give either budget, or epsilon and delta")
-    parents = [parents] if isinstance(parents, str) else sorted(set(parents))
+    given: dict[str, Any] = {term: row.default for term, (_, row) in TERMS.items()}
+    for term, value in terms.items():
+        if term not in TERMS:
+            raise TypeError(f"create_dataset() got an unexpected keyword argument {term!r}")
+        if value is not None:
+            given[term] = value
+    parents = given["parents"]
+    parents = [parents] if isinstance(parents, str) else list(parents)
     check_names(name, *parents)
-    _check_choice("measure", measure, get_args(MeasureName))
-    _check_choice("on_exhaustion", on_exhaustion, get_args(OnExhaustion))
-    if user_ids is not None:
-        _check_choice("user_ids", user_ids, get_args(UserIdKind))
-    row = _row(measure, sampling_rate, noise_multiplier, share_of)
-    if not row.has_delta and epsilon is not None and delta is None:
-        delta = DELTA  # the budget does not depend on it
-    per_user_order = row.per_order and orders is None and epsilon is not None
-    try:
-        if share_of is not None and share is not None:
-            measure, orders = share_of.measure, share_of.orders or None
-            units = _share_of_units(share_of, share)
-        elif budget is None:
-            if epsilon is None or delta is None:
-                raise InvalidRequest("epsilon and delta belong together: give both")
-            if per_user_order:
-                orders, budget = candidate_orders(epsilon, delta)
-            else:
-                budget = row.budgets_for(epsilon, delta, orders)
-        if budget is not None:
-            given_as = "budget" if epsilon is None else _given_as(measure, epsilon, delta)
-            units = _units(given_as, row, budget)
-            if row.shape is not None and units[0] % 2**UNIT_BITS:
-                raise InvalidRequest(f"budget is {quoted(budget)}; give a whole number of steps")
-        if odometer_step is None:
-            steps = [max(1, number // _ODOMETER_STEPS) for number in units]
-        else:
-            steps = _units("odometer_step", row, odometer_step)
-        # Validate with the types of the wire, so that the client rejects what a worker would
-        # reject.
-        policy = msgspec.convert(
-            {
-                "dataset": name,
-                "partitions": partitions,
-                "measure": measure,
-                "budget": units,
-                "odometer_step": steps,
-                "orders": [] if orders is None else list(map(float, orders)),
-                "on_exhaustion": on_exhaustion,
-                **({} if user_ids is None else {"user_ids": user_ids}),
-                **({"per_user_order": True} if per_user_order else {}),
-                **({"parents": parents} if parents else {}),
-                **({} if pseudonyms is None else {"pseudonyms": pseudonyms}),
-                **({} if allow is None else {"allow": to_builtins(allow, builtin_types=(bytes,))}),
-                **({} if share_of is None else {"share_of": share_of.dataset}),
-                **({"assume_independent_timing": True} if assume_independent_timing else {}),
-                **({} if sampled_levels is None else {"sampled_levels": sampled_levels}),
-                **_shape_fields(row),
-            },
-            Policy,
+    if pseudonyms is not None and given["user_ids"] not in (None, "integer"):
+        raise InvalidRequest(
+            f"user_ids is {quoted(given['user_ids'])}; with a pseudonym_key all users are integers "
+            "in the log: leave user_ids out"
+        )
+    with invalid_requests():
+        found = {
+            **given,
+            "dataset": name,
+            "partitions": partitions,
+            "pseudonyms": pseudonyms,
+            "parents": sorted(set(parents)) or None,
+            "assume_independent_timing": given["assume_independent_timing"] or None,
+            "allow": None if given["allow"] is None else access_list(given["allow"]),
+            **_budget_fields(given),
+        }
+        if (whole := given["share_of"]) is not None:
+            found["share_of"] = whole.dataset
+        # The types of the wire and the checks of the ledger: what a worker would reject is
+        # rejected here.
+        policy = Policy(
+            **{
+                field.name: _converted(field.name, found[field.name], field.type)
+                for field in msgspec.structs.fields(Policy)
+                if found.get(field.name) is not None
+            }
         )
         check_policy(policy)
-    except (msgspec.ValidationError, InvalidInput, TypeError) as error:
-        raise InvalidRequest(f"the arguments make no policy: {error}") from error
-    except Rejection as refused:
-        raise InvalidRequest(refused.detail) from refused
+        if whole is not None:
+            check_share(policy, whole, ())
     return policy
 
 
-def _row(
-    measure: MeasureName,
-    sampling_rate: float | None,
-    noise_multiplier: float | None,
-    share_of: Policy | None,
-) -> Measure:
-    """Return the measure of a new dataset.
+def _budget_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a policy that say in what its budget is counted, and how large it is."""
+    budget, epsilon, delta, orders, whole, share = (
+        given[term] for term in ("budget", "epsilon", "delta", "orders", "share_of", "share")
+    )
+    ways = budget is not None, epsilon is not None or delta is not None, whole is not None
+    if (whole is None) != (share is None):
+        raise InvalidRequest("share_of and share belong together: give both")
+    if ways.count(True) != 1:
+        raise InvalidRequest("give either budget, or epsilon and delta, or share_of and share")
+    fields: dict[str, Any] = {}
+    if whole is not None:
+        if not isinstance(whole, Policy):
+            raise InvalidRequest(
+                f"share_of is {quoted(whole)}; give the policy that create_dataset returned"
+            )
+        for term in ("orders", "sampling_rate", "noise_multiplier"):
+            if given[term] is not None:
+                raise InvalidRequest(f"{term} follows from share_of: leave it out")
+            fields[term] = getattr(whole, term) or None
+        row, fields["measure"] = whole.row, whole.measure
+        fields["budget"] = _share_of_units(whole, share)
+    else:
+        row = _row(given)
+        if row.shape is not None:
+            fields["sampling_rate"] = row.shape.sampling_rate
+            fields["noise_multiplier"] = row.shape.noise_multiplier
+        if epsilon is not None and delta is None and not row.has_delta:
+            delta = DELTA  # the budget does not depend on it
+        argument = "budget"
+        if budget is None:
+            if epsilon is None or delta is None:
+                raise InvalidRequest("epsilon and delta belong together: give both")
+            if row.per_order and orders is None:
+                fields["per_user_order"] = True
+                orders, budget = candidate_orders(epsilon, delta)
+            else:
+                budget = row.budgets_for(epsilon, delta, orders)
+            argument = (
+                f"epsilon is {epsilon:g} at delta {delta:g}: the {row.name} budget that follows"
+            )
+        fields["budget"] = _units(argument, row, budget)
+        if row.shape is not None and any(units % 2**UNIT_BITS for units in fields["budget"]):
+            raise InvalidInput("budget", budget, "a whole number of steps")
+        fields["orders"] = None if orders is None else finite_numbers("orders", orders)
+    if (step := given["odometer_step"]) is None:
+        fields["odometer_step"] = [max(1, units // _ODOMETER_STEPS) for units in fields["budget"]]
+    else:
+        fields["odometer_step"] = _units("odometer_step", row, step)
+    return fields
+
+
+def _row(given: Mapping[str, Any]) -> Measure:
+    """Return the measure of a new dataset."""
+    measure = given["measure"]
+    _converted("measure", measure, TERMS["measure"][0])
+    if measure in MEASURES:
+        return MEASURES[measure]
+    if given["noise_multiplier"] is None:
+        raise InvalidRequest(f"measure {measure} needs noise_multiplier: give it")
+    rate = given["sampling_rate"]
+    return steps_measure(StepShape(1.0 if rate is None else rate, given["noise_multiplier"]))
+
+
+def _converted(argument: str, value: object, kind: Any) -> Any:
+    """Return a value as a field of a policy has it.
 
     Raises:
-        InvalidRequest: the shape of the steps is missing, or belongs to another measure.
+        InvalidRequest: no such field has this value.
     """
-    if share_of is not None:
-        return share_of.row
-    if measure in MEASURES:
-        if (sampling_rate, noise_multiplier) != (None, None):
-            raise InvalidRequest(
-                "sampling_rate and noise_multiplier belong to the measure steps, not to "
-                f"{measure}: leave them out, or give measure='steps'"
-            )
-        return MEASURES[measure]
-    if noise_multiplier is None:
-        raise InvalidRequest("measure steps needs noise_multiplier: give it")
-    rate = 1.0 if sampling_rate is None else sampling_rate
-    with invalid_requests():
-        return steps_measure(StepShape(rate, noise_multiplier))
-
-
-def _shape_fields(row: Measure) -> dict[str, float]:
-    """Return the fields of a policy that give the shape of counted steps."""
-    if row.shape is None:
-        return {}
-    shape = row.shape
-    return {"sampling_rate": shape.sampling_rate, "noise_multiplier": shape.noise_multiplier}
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        allowed = ", ".join(choices_of(kind))
+        problem = f"it must be one of {allowed}" if allowed else str(error)
+        raise InvalidRequest(f"{argument} is {quoted(value)}: {problem}") from error
 
 
 def _share_of_units(whole: Policy, share: float) -> list[int]:
     """Return a part of a budget in whole units, or in whole steps, rounded down.
 
     Raises:
-        InvalidInput: a share outside (0, 1], or less than one step.
+        InvalidInput: a share outside (0, 1], or less than one unit or step.
     """
     part = Fraction(positive_finite("share", share))
     if part > 1:
         raise InvalidInput("share", share, "above 0 and at most 1")
     if whole.row.shape is None:
-        return [int(units * part) for units in whole.budget]
-    # A float such as 1/3 may be a little too small. The ledger compares the sum of all shares.
-    steps = int(whole.steps * part + Fraction(1, 10**9))
-    if steps == 0:
-        raise InvalidInput("share", share, f"large enough for one of {whole.steps} steps")
-    return [steps << UNIT_BITS]
+        units = [int(units * part) for units in whole.budget]
+    else:
+        # A float such as 1/3 may be a little too small. The ledger compares the sum of all shares.
+        units = [int(whole.steps * part + Fraction(1, 10**9)) << UNIT_BITS]
+    if not all(units):
+        raise InvalidInput("share", share, "large enough for one unit of the budget, or one step")
+    return units
 
 
 def create(
@@ -394,24 +380,12 @@ def _home_and_others(name: str, partitions: int) -> tuple[int, list[int]]:
     return home, [partition for partition in range(partitions) if partition != home]
 
 
-def _check_choice(argument: str, given: object, choices: Sequence[str]) -> None:
-    if given not in choices:
-        raise InvalidRequest(
-            f"{argument} is {quoted(given)}; it must be one of {', '.join(choices)}"
-        )
-
-
 def _units(argument: str, measure: Measure, numbers: npt.ArrayLike) -> list[int]:
     """Return budgets in whole units, rounded down."""
     found = finite_numbers(argument, numbers)
     if not all(number > 0 for number in found):
         raise InvalidRequest(f"{argument} is {np.asarray(numbers).tolist()}; it must be positive")
     return [budget_units(number, measure.power, argument) for number in found]
-
-
-def _given_as(measure: str, epsilon: float, delta: float | None) -> str:
-    """Return the name of a budget that follows from epsilon, in the words of the caller."""
-    return f"epsilon is {epsilon:g} at delta {delta:g}: the {measure} budget that follows"
 
 
 _LOG_BYTES = 16

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from streams.records import CreateDataset, Policy, WithdrawDataset, encode
 from streams.sdk.client import Turnstile
-from streams.sdk.datasets import access_list, policy_from
+from streams.sdk.datasets import policy_from
 from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import (
     BudgetHeld,
@@ -481,12 +481,6 @@ class Trainer:
 
     def _policy(self, name: str, terms: dict[str, Any]) -> Policy:
         """Return the policy of a dataset with these terms."""
-        unsaid = dict.fromkeys(
-            ("budget", "epsilon", "delta", "orders", "odometer_step", "user_ids")
-        )
-        if "allow" in terms:
-            terms = terms | {"allow": access_list(terms["allow"])}
-        terms = unsaid | terms
         return policy_from(name, partitions=self.world.broker.partitions, **terms)
 
     def _note(self, what: str) -> None:

@@ -3,28 +3,17 @@
 from fractions import Fraction
 
 import pytest
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from accounting import budget_units, candidate_orders, gdp_budget, renyi_budgets, zcdp_budget
 from streams.records import Policy
+from streams.records.terms import TERMS
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import InvalidRequest
 
-NOTHING = {
-    "partitions": 4,
-    "measure": "zcdp",
-    "epsilon": None,
-    "delta": None,
-    "budget": None,
-    "orders": None,
-    "odometer_step": None,
-    "on_exhaustion": "halt",
-    "user_ids": None,
-}
-
 
 def policy(name="d", **arguments) -> Policy:
-    return policy_from(name, **{**NOTHING, **arguments})
+    return policy_from(name, partitions=4, **{"measure": "zcdp", **arguments})
 
 
 UNIT = 2**44
@@ -62,6 +51,8 @@ def test_pure_dp_needs_no_delta():
     assert policy(measure="pure-dp", epsilon=0.5, delta=1e-6).budget == [UNIT // 2]
 
 
+WHOLE = policy("whole", budget=1, user_ids="integer")
+OWN_ORDER = policy("own", measure="renyi", epsilon=1.0, delta=1e-5)
 UNUSABLE = [
     {"budget": 1, "measure": "vibes"},
     {"budget": 1, "on_exhaustion": "drop"},
@@ -86,6 +77,29 @@ UNUSABLE = [
     {"epsilon": 1, "delta": 0},
     {"budget": 1e9},
     {"measure": "renyi", "budget": [1], "orders": [2, 4]},
+    {"measure": "renyi", "budget": [1], "orders": "2"},
+    {"budget": []},
+    {"budget": 1, "parents": ["a", 5]},
+    {"budget": 1, "parents": "d"},
+    {"budget": 1, "sampled_levels": 3},
+    {"budget": 1, "assume_independent_timing": "yes"},
+    {"budget": 1, "sampling_rate": 0.5},
+    {"budget": 1, "share": 0.5},
+    {"share_of": "whole", "share": 0.5},
+    {"share_of": WHOLE},
+    {"share_of": WHOLE, "share": 2},
+    {"share_of": WHOLE, "share": 1e-20},
+    {"share_of": WHOLE, "share": 0.5, "budget": 1},
+    {"share_of": WHOLE, "share": 0.5, "epsilon": 1, "delta": 1e-5},
+    {"share_of": WHOLE, "share": 0.5, "orders": [2]},
+    {"share_of": WHOLE, "share": 0.5, "parents": "other"},
+    {"share_of": WHOLE, "share": 0.5, "user_ids": "string"},
+    {"share_of": OWN_ORDER, "share": 0.5},
+    {"measure": "steps", "budget": 1},
+    {"measure": "steps", "budget": 1.5, "noise_multiplier": 1.0},
+    {"measure": "steps", "budget": [], "noise_multiplier": 1.0},
+    {"budget": 1, "pseudonyms": "0" * 16, "user_ids": "string"},
+    {"budget": 1, "allow": {}},
 ]
 
 
@@ -93,3 +107,21 @@ UNUSABLE = [
 def test_invalid_policy_is_rejected(arguments):
     with pytest.raises(InvalidRequest):
         policy(**arguments)
+
+
+def test_unknown_term_is_rejected_even_without_a_value():
+    with pytest.raises(TypeError):
+        policy(budget=1, epsilom=None)
+
+
+def test_error_names_the_term_as_it_was_given():
+    for term, value in (("user_ids", "uuid"), ("sampled_levels", 3), ("share", 1e-20)):
+        budget = {"share_of": WHOLE} if term == "share" else {"budget": 1}
+        with pytest.raises(InvalidRequest, match=f"{term} is {value!r}"):
+            policy(**budget, **{term: value})
+
+
+def test_every_field_of_a_policy_is_a_term_or_follows():
+    fields = {field.name for field in structs.fields(Policy)}
+    assert fields - TERMS.keys() == {"dataset", "partitions", "pseudonyms", "per_user_order"}
+    assert TERMS.keys() - fields == {"epsilon", "delta", "share"}
