@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from streams.local.children import Child, signals_held
@@ -22,6 +23,7 @@ from streams.local.kafka_runtime import Progress
 _FIRST_DELAY = 0.1  # seconds; doubles with every quick exit
 _LONGEST_DELAY = 5.0
 _LONG_ENOUGH = 10.0  # seconds; a shorter run counts as a quick exit
+_TRACEBACK_LINES = 1000
 _LOOPING = 5  # quick exits in a row
 
 
@@ -134,11 +136,11 @@ class Worker:
 
     def _supervise(self, child: Child) -> None:
         while True:
-            code = child.wait()
+            child.wait()
             if self._stopping.is_set():
                 return
             child.kill()  # the program has ended; this closes the pipe
-            self._count_exit(child, code)
+            self._count_exit(child)
             delay = min(_FIRST_DELAY * 2 ** max(self._quick_exits - 1, 0), _LONGEST_DELAY)
             if self._stopping.wait(delay):
                 return
@@ -152,7 +154,7 @@ class Worker:
                     continue  # the exit is counted again, and the delay grows
                 self.restarts += 1
 
-    def _count_exit(self, child: Child, code: int | None) -> None:
+    def _count_exit(self, child: Child) -> None:
         if self._killed:
             self._killed = False
             self._quick_exits = 0
@@ -162,8 +164,15 @@ class Worker:
         if self._quick_exits == _LOOPING:
             self._progress(self._report(child))
         elif self._quick_exits < _LOOPING:
-            self._progress(f"{self.name} exited with code {code}; restarting it")
+            self._progress(f"{self.name} exited with code {_ending(child)}; restarting it")
 
     def _report(self, child: Child) -> str:
-        what = f"keeps exiting, the last time with code {child.exit_code}"
+        what = f"keeps exiting, the last time with code {_ending(child)}"
         return child.explain(f"{what}; it is restarted every {_LONGEST_DELAY:g} seconds")
+
+
+def _ending(child: Child) -> str:
+    """Return a worker's exit code, and the last critical line of its log, if there is one."""
+    # A traceback follows the line, so the last lines of the log often lack it.
+    lines = (line for line in reversed(child.log_tail(_TRACEBACK_LINES)) if "CRITICAL" in line)
+    return f"{child.exit_code}" + "".join(f" ({line})" for line in islice(lines, 1))
