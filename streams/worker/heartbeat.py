@@ -49,11 +49,11 @@ class Heartbeat:
             end: the end of the log, if it is known.
         """
         processor = self._processor
+        self.end = end  # before the lock, which a batch that hangs holds
         async with processor.quiet() as is_running:
             if not is_running:
                 return
             now = self._time()
-            self.end = end
             waiting = self.waiting
             pulse = Pulse(
                 processor.next,

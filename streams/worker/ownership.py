@@ -50,6 +50,8 @@ MARK_EVERY = 12 * 3600.0
 _MERGE_EVERY = 1.0  # seconds
 _SNAPSHOT_EVERY = 1.0  # seconds between checks whether a snapshot is due
 _WATCH_EVERY = 5.0
+STUCK_AFTER = 60.0
+"""Seconds for which records may wait in a running partition before the worker ends."""
 
 
 class PartitionSuspended(Exception):
@@ -222,9 +224,10 @@ class OwnedPartitions:
             await asyncio.sleep(BEAT_EVERY)
 
     async def keep_watch(self) -> None:
-        """Check the topics every few seconds while the worker lives."""
+        """Check the topics and the progress every few seconds while the worker lives."""
         while True:
             await asyncio.sleep(_WATCH_EVERY)
+            self._end_if_stuck()
             try:
                 seen = await self._world.topics.look()
             except TopicsUnavailable as error:
@@ -235,6 +238,18 @@ class OwnedPartitions:
                     suspension = _trouble(owned, seen)
                     if suspension and owned.processor.state is not ProcessorState.SUSPENDED:
                         await owned.processor.suspend(suspension)
+
+    def _end_if_stuck(self) -> None:
+        """End the worker if a partition makes no progress: a new process opens new connections."""
+        for partition, owned in self.by_partition.items():
+            waiting = owned.heartbeat.waiting
+            # In a rebalance a partition may pause for as long as the slowest member takes.
+            if owned.processor.state is ProcessorState.RUNNING and waiting > STUCK_AFTER:
+                self._world.end(
+                    Ending.STUCK,
+                    f"partition {partition}: records wait from offset {owned.processor.next} on, "
+                    f"and none was applied for {waiting:.0f} seconds",
+                )
 
     async def _bound_partitions(self, seen: TopicsSeen) -> int:
         """Return P of the stored state of this topic; partitions that were added later have no

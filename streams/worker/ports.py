@@ -167,6 +167,8 @@ class Ending(StrEnum):
     """Kafka skipped a record of the log."""
     SLOW_COMMIT = "slow-commit"
     """A commit took so long that another worker may own the partition."""
+    STUCK = "stuck"
+    """Records have waited for a minute, and the worker has applied none."""
     FAILED = "failed"
     """An unexpected exception; the log has its traceback."""
 

@@ -122,7 +122,7 @@ class Processor:
         self._world = world
         self._time = asyncio.get_running_loop().time
         self.next = stored.next  # the first offset that Redis has not seen
-        self.moved_at = self._time()  # the time of the last commit
+        self.moved_at = self._time()  # the time of the last commit or pause
         self.state = ProcessorState.RUNNING
         self.suspension: Suspension | None = None  # why the partition is suspended, if it is
         self.ledger = ledger
@@ -178,6 +178,7 @@ class Processor:
         """
         async with self._lock:
             self.writer.version = version
+            self.moved_at = self._time()  # the pause is no time without progress
             self._move(ProcessorState.RUNNING)
             self.inbox.begin_at(self.next)
             return self.next

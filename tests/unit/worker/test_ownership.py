@@ -12,10 +12,18 @@ from streams.ledger.ledger import Channel, Delta
 from streams.records import Rejected, encode
 from streams.store.layout import hexadecimal, pack_change, pack_page, page_hash
 from streams.store.port import SuspensionReason
-from streams.worker.ownership import OwnedPartitions
+from streams.worker.ownership import STUCK_AFTER, OwnedPartitions
 from streams.worker.ports import Ending
 from tests.doubles.memory_broker import SNAPSHOTS, Effect, MemoryBroker, MemoryClient
-from tests.unit.worker.processors import Ended, Ends, Gate, Record, Store, world_of
+from tests.unit.worker.processors import (
+    Ended,
+    Ends,
+    Gate,
+    Record,
+    Store,
+    run_in_virtual_time,
+    world_of,
+)
 
 PARTITIONS = 2
 
@@ -311,6 +319,54 @@ def test_topics_that_change_while_a_partition_is_owned_suspend_it(change, monkey
         await worker.leave()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_stuck", [False, True])
+def test_a_worker_that_applies_none_of_its_waiting_records_ends(is_stuck):
+    async def scenario():
+        cluster = Cluster()
+        gate = Gate(Ends())
+        cluster.store = Store(gate)
+        worker = Worker(cluster, "only")
+        await worker.acquire()
+        if is_stuck:
+            gate.hold("store.commit")
+        for partition in worker.positions:
+            await worker.deliver(partition)
+        tasks = keep(worker)
+        await asyncio.sleep(STUCK_AFTER - 1)
+        assert worker.ends.first is None
+        await asyncio.sleep(20)
+        ended = worker.ends.first
+        assert (ended and ended.reason) is (Ending.STUCK if is_stuck else None)
+        for task in tasks:
+            task.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+def keep(worker):
+    """Let a worker report its progress, and check that there is any."""
+    work = worker.partitions.keep_watch(), worker.partitions.keep_alive(lambda _: 4)
+    return [asyncio.create_task(each) for each in work]
+
+
+def test_the_time_of_a_rebalance_does_not_count_as_waiting():
+    async def scenario():
+        cluster = Cluster()
+        worker = Worker(cluster, "only")
+        await worker.acquire()
+        tasks = keep(worker)
+        await asyncio.sleep(10)
+        await worker.partitions.pause()
+        await asyncio.sleep(2 * STUCK_AFTER)
+        await worker.acquire()
+        await asyncio.sleep(20)
+        assert worker.ends.first is None
+        for task in tasks:
+            task.cancel()
+
+    run_in_virtual_time(scenario())
 
 
 def test_the_compacted_topics_of_a_quiet_partition_are_appended_to(monkeypatch):
