@@ -1,4 +1,4 @@
-"""What one step charges a block of users in one account: admission, then payment.
+"""The payments of a block of users in one account at one step: admission, then settlement.
 
     1. `Payment` is made of the charges that the step asks for.
     2. `grant` decides what each user is granted in all of the user's accounts together, and lowers
@@ -28,7 +28,7 @@ from accounting.odometers import advance_units
 NOTHING: Final = np.zeros((), dtype=np.int64)
 
 Amount = TypeVar("Amount", bound=np.generic)
-"""What a step asks for and is granted: norms, float64, or levels, uint8."""
+"""The amounts that a step asks for and is granted: norms, float64, or levels, uint8."""
 
 
 class Restart(NamedTuple):
@@ -93,7 +93,7 @@ class Payment(ABC):
             return close
         spent, limits = self.spent.take(close, axis=0), self._of(self._usable, close)
         if self._kept.any():
-            # Who has spent some of what has to remain may still take a step that costs nothing.
+            # A user who has spent some of the rest may still take a step that costs nothing.
             limits = np.maximum(limits, spent)
         return close[~fits(spent, _rows(self.cost, close), limits, total=spent)]
 

@@ -1,8 +1,8 @@
 """A file of events, read whole before anything is charged.
 
-Two kinds of faults are told apart. What the *schema* shows (no header, a missing column, a column
-whose type is no id, time or number) follows from no row, so the file is refused. What only *rows*
-show is counted by reason: such a row does not count, and the other rows do. Whether to go on
+There are two kinds of faults. A fault of the *schema* (no header, a missing column, a column whose
+type is no id, time or number) follows from no row, so the file is refused. A fault of a *row* is
+counted by its reason: this row does not count, and the other rows do. Whether to go on
 without them is for a person to decide, so that no row decides whether anything is published.
 """
 
@@ -241,7 +241,7 @@ _ROLES: Final = {
     "s": ("timestamps, dates or seconds since 1970", (*_TIME, *_NUMBER)),
     "ms": ("timestamps, dates or milliseconds since 1970", (*_TIME, *_NUMBER)),
 }
-"""What a column is read as, with the types that fit by their checks in ``pyarrow.types``."""
+"""The roles of a column, with what each needs and the types that fit, by ``pyarrow.types``."""
 
 
 def _roles_of(query_file: QueryFile) -> list[tuple[str, str]]:

@@ -441,8 +441,8 @@ def read_contributions(
 ) -> NDArray[np.float64]:
     """Return each user's part of a sum: numbers (n,), or vectors (n, dimension).
 
-    The columns of a frame are coordinates, in their order. What cannot be added up is replaced: a
-    refusal would tell that there is a user with such a number.
+    The columns of a frame are coordinates, in their order. A number that cannot be added up is
+    replaced: a refusal would tell that there is a user with such a number.
 
     Raises:
         InvalidRequest: anything else.

@@ -16,7 +16,7 @@ from streams.records.requests import Policy
 
 
 class PolicyTerm(NamedTuple):
-    """What programs need to know about a term besides its type in Python."""
+    """The facts about a term that programs need besides its type in Python."""
 
     help: str
     """The help of the option."""

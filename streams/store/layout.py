@@ -54,7 +54,7 @@ class Damaged(Exception):
 
 
 class Identity(NamedTuple):
-    """What a state says of itself before anything else of it is read, as text."""
+    """The log and the layout of a state by its own account, as text: they are read first."""
 
     layout: str
     topic: str  # the id of the topic norms, hexadecimal
@@ -86,7 +86,7 @@ class Meta:
 
     @property
     def identity(self) -> Identity:
-        """What the state says of itself."""
+        """Its identity."""
         return Identity(str(self.layout), self.topic, str(self.partitions))
 
     @classmethod

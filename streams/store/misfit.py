@@ -1,4 +1,4 @@
-"""Whether a stored state fits the log, why a partition is suspended, and what an operator can do.
+"""The comparison of a stored state with the log, and the reasons why a partition is suspended.
 
 ``Suspensions.misfit`` is the one place that compares a state with a log: acquisitions, restores,
 ``status``, ``trim`` and replays ask it.
@@ -55,14 +55,14 @@ class Suspensions:
 
     @property
     def identity(self) -> Identity:
-        """What a state of this log says of itself."""
+        """The identity of a state of this log."""
         return Identity(str(LAYOUT), self.topic.hex(), str(self.partitions))
 
     def misfit(self, state: Identity, next_offset: int | None = None) -> Suspension | None:
         """Return why the log does not continue a state, if it does not.
 
         Args:
-            state: what the state says of itself.
+            state: its identity.
             next_offset: where it continues; None to compare no offset.
         """
         ours = self.identity

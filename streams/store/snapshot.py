@@ -104,7 +104,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def identity(self) -> Identity:
-        """What the state says of itself."""
+        """The identity of the state."""
         return Identity(str(self.layout), self.topic, str(self.partitions))
 
     @property

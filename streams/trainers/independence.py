@@ -1,6 +1,6 @@
-"""Whether the gradient of one example depends on the other examples of its batch.
+"""A check that the gradient of one example does not depend on the others of its batch.
 
-Every proof needs that it does not. A loss or a model can break this without any error: a mean over
+Every proof needs that. A loss or a model can break this without any error: a mean over
 something else than examples, such as weights of classes or counted tokens; a contrastive loss;
 statistics of a batch; a collate function that pads to the longest example. Clipping hides it,
 because all contributions are short.
@@ -32,7 +32,7 @@ from streams.trainers.ghost import forget_gradients, part_of
 from streams.trainers.loader import Randomness, shapes_of
 
 FEWEST: Final = 4  # examples, of which one is beside the others
-# Rounding of a sum depends on the size of the batch. What couples examples is larger.
+# Rounding of a sum depends on the size of the batch. Couplings of examples are larger.
 _TOLERANCES: Final = {8: 1e-6, 4: 1e-4}  # by bytes of the shortest float
 _LOW_PRECISION: Final = 1e-2
 

@@ -94,7 +94,7 @@ _OTHERWISE: Final = {
     "user_ids": "give users",
     "wrap_model": "the module is always wrapped: use the one that is returned",
 }
-"""What Opacus and earlier versions have, and what is there instead."""
+"""Names that Opacus and earlier versions have, with a hint for each."""
 
 
 class PrivacyEngine:
