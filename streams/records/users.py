@@ -17,6 +17,7 @@ an integer id 8 bytes big-endian. So any Kafka client in any language finds the 
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import final, overload
@@ -145,8 +146,8 @@ class UserIds:
         rank[order] = np.arange(order.size)
         return UserIds(found[order]), rank[inverse]
 
-    def has_duplicates(self) -> bool:
-        """Return whether an id appears twice.
+    def duplicate(self) -> User | None:
+        """Return an id that appears twice; None if all are distinct.
 
         Integers are sorted, not hashed: their hashes are known, so they could be made to collide.
         """
@@ -154,10 +155,11 @@ class UserIds:
         if not self.are_integers:
             names = [user for user in self._mixed if isinstance(user, str)]
             if len(set(names)) != len(names):
-                return True
+                return Counter(names).most_common(1)[0][0]
             integers = np.array([u for u in self._mixed if not isinstance(u, str)], dtype=np.int64)
         ordered = np.sort(integers)
-        return bool((ordered[1:] == ordered[:-1]).any())
+        twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+        return int(ordered[twice[0]]) if len(twice) else None
 
     def homes(self, partitions: int) -> NDArray[np.int64]:
         """Return the partition of each user, shape (n,).

@@ -31,6 +31,7 @@ from streams.ledger.validation import (
     MECHANISMS,
     check_covered,
     check_noise,
+    check_norms,
     mechanism_of,
 )
 from streams.records import RESERVED, MechanismName, Policy, RosterMechanism, User
@@ -123,22 +124,10 @@ def read_norms(
         raise InvalidRequest(
             f"norms has shape {values.shape}; it must be ({users},), one norm per user"
         )
-    limit = np.inf
-    if clip_norm is not None:
-        with invalid_requests():
-            limit = clip_norm = _rounded_up(nonnegative_finite("clip_norm", clip_norm), narrow)
-    bad = ~((values >= 0) & (values < np.inf) & (values <= limit))
-    if bad.any():
-        position = int(np.flatnonzero(bad)[0])
-        allowed = "finite and not negative"
+    with invalid_requests():
         if clip_norm is not None:
-            allowed += (
-                f", and at most clip_norm = {clip_norm}: give a larger clip_norm, or clip to a "
-                "little less, so that no rounding exceeds it"
-            )
-        raise InvalidRequest(
-            f"norm {values[position]} at position {position}; it must be {allowed}"
-        )
+            clip_norm = _rounded_up(nonnegative_finite("clip_norm", clip_norm), narrow)
+        check_norms(values, clip_norm)
     return values, clip_norm
 
 

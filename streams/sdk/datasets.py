@@ -47,7 +47,6 @@ from streams.records import (
     Name,
     Policy,
     Reason,
-    Rejection,
     Right,
     RunOpened,
     SetAccess,
@@ -419,7 +418,7 @@ def access_list(allow: Mapping[str, Sequence[Right]]) -> AccessList:
     Raises:
         InvalidRequest: a key or a right is invalid, or no key may manage the dataset.
     """
-    entries = {}
+    given = {}
     for text, rights in allow.items():
         if isinstance(rights, str):
             raise InvalidRequest(f"the rights of a key are {quoted(rights)}; they must be a list")
@@ -427,16 +426,11 @@ def access_list(allow: Mapping[str, Sequence[Right]]) -> AccessList:
             key = public_bytes(text)
         except InvalidKey as error:
             raise InvalidRequest(f"allow has a key that is none: {error}") from None
-        entries[key] = sorted(set(rights))
-    try:
-        listed = msgspec.convert(
-            [{"key": key, "rights": rights} for key, rights in sorted(entries.items())], AccessList
-        )
+        given[key] = sorted(set(rights))
+    entries = [{"key": key, "rights": rights} for key, rights in sorted(given.items())]
+    listed: AccessList = _converted("allow", entries, AccessList)
+    with invalid_requests():
         check_access(listed)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"allow makes no access list: {error}") from error
-    except Rejection as refused:
-        raise InvalidRequest(refused.detail) from refused
     return listed
 
 

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from accounting.exact.errors import quoted
+from streams.ledger.validation import check_distinct, check_kinds
 from streams.records import (
     MAX_CHARGE_USERS,
     MAX_REQUEST_BYTES,
@@ -43,7 +44,7 @@ from streams.records.packing import pack_norms
 from streams.records.users import UserIds, normal_form
 from streams.sdk.arguments import check_strings, elements_of, read_users
 from streams.sdk.decisions import ChargePart, StepDecision
-from streams.sdk.errors import InvalidRequest
+from streams.sdk.errors import InvalidRequest, invalid_requests
 
 
 class KnownUsers:
@@ -305,23 +306,12 @@ def lay_out(
         homes = np.concatenate([before.homes, homes])
     if pseudonyms is not None and known.are_integers:
         pseudonyms.check_distinct(ids, known.integers)
-    _check_distinct(known)
-    _check_kinds(known, policy)
+    with invalid_requests():
+        check_distinct(known)
+        check_kinds(policy, None, known)
     order = np.argsort(homes, kind="stable")
     bounds = np.searchsorted(homes[order], np.arange(policy.partitions + 1))
     return Layout(ids, known, homes, [order[start:stop] for start, stop in pairwise(bounds)])
-
-
-def _check_distinct(ids: UserIds) -> None:
-    if not ids.has_duplicates():
-        return
-    seen: set[User] = set()
-    for user in ids:
-        if user in seen:
-            raise InvalidRequest(
-                f"user {quoted(user)} appears twice in one step: add its norms up first"
-            )
-        seen.add(user)
 
 
 def _in_normal_form(ids: UserIds) -> UserIds:
@@ -333,18 +323,3 @@ def _in_normal_form(ids: UserIds) -> UserIds:
     users = [normal_form(user) if isinstance(user, str) else user for user in ids]
     check_strings([user for user in users if isinstance(user, str)])
     return UserIds(users)
-
-
-def _check_kinds(ids: UserIds, policy: Policy) -> None:
-    """Check that all ids are of a kind that the dataset has."""
-    allowed = policy.user_ids
-    kinds = {int} if ids.are_integers else set(map(type, ids))
-    wrong = {"integer": str, "string": int}.get(str(allowed))
-    if len(ids) and wrong in kinds:
-        raise InvalidRequest(f"the users of dataset {policy.dataset!r} have {allowed} ids only")
-    if allowed == "one-kind" and len(kinds) > 1:
-        raise InvalidRequest(
-            f"users have integer and string ids, but dataset {policy.dataset!r} has one kind: 1 "
-            "and '1' would be two users with a budget each. Convert the ids to one kind, or create "
-            "a dataset with user_ids='mixed' if its users have both kinds"
-        )

@@ -28,6 +28,7 @@ from accounting import Mechanism
 from accounting.costs.norm_levels import grid_norms, levels_of
 from accounting.exact.validation import whole_array
 from streams.ledger.erasure import blanked
+from streams.ledger.validation import check_norms
 from streams.records import (
     ChargeRoster,
     Enrol,
@@ -261,10 +262,10 @@ class Roster:
         count = len(self) if rows is None else len(rows)
         if values.shape != (count,):
             raise InvalidRequest(f"norms has shape {values.shape}; it must be ({count},)")
-        if not bool((values >= 0).all()):  # False for NaN, too
-            position = int(np.flatnonzero(~(values >= 0))[0])
-            raise InvalidRequest(f"norm {values[position]} at index {position}; it must be >= 0")
-        levels = levels_of(np.minimum(values, self.clip_norm), self.clip_norm, self.levels)
+        bounds = np.minimum(values, self.clip_norm)
+        with invalid_requests():
+            check_norms(bounds, None)
+        levels = levels_of(bounds, self.clip_norm, self.levels)
         self._set_levels(rows, levels)
 
     def _set_levels(self, rows: NDArray[np.int64] | None, levels: NDArray[np.uint8]) -> None:

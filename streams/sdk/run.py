@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from accounting.costs.norm_levels import MAX_LEVELS, grid_norms
 from accounting.exact.errors import quoted
 from accounting.exact.validation import positive_finite, whole_number
+from streams.ledger.separation import check_roster
 from streams.records import Charge, Enrol, MechanismName, Policy, RunOpened
 from streams.records.users import UserIds
 from streams.sdk.arguments import UsersLike, read_mechanism, read_norms
@@ -202,21 +203,10 @@ class Run:
             Fenced, RequestRejected: as ``charge``.
         """
         with self._attempt.use(Call.CHARGE, timeout) as deadline:
-            if self.min_separation is not None:
-                raise InvalidRequest(
-                    f"run {self.name!r} has min_separation={self.min_separation}, but a roster "
-                    "charges every user at every step: charge the run with Run.charge"
-                )
             with invalid_requests():
                 limit = positive_finite("clip_norm", clip_norm)
                 count = whole_number("levels", levels, 1, MAX_LEVELS)
                 grid_norms(limit, count)
-            if self.policy.user_ids is UNSET:
-                raise InvalidRequest(
-                    f"dataset {self.dataset!r} has no kind of user ids, so it has no rosters: "
-                    "charge its users with Run.charge"
-                )
-            layout = self._layout_of(self._known_users.read(users))
             blank = Enrol(
                 dataset=self.dataset,
                 run=self.name,
@@ -227,6 +217,9 @@ class Run:
                 clip_norm=limit,
                 levels=count,
             )
+            with invalid_requests():
+                check_roster(blank, self.min_separation or UNSET)
+            layout = self._layout_of(self._known_users.read(users))
             enrolled = enrol(self._connection, blank, layout, deadline)
             if self._roster is not None:
                 self._roster.supersede()
