@@ -12,17 +12,14 @@ import msgspec
 from msgspec import Meta, UnsetType
 
 from streams.records import Holder, Measure, MinSeparation, Name, Policy, Right
-from streams.records.fields import Positive, Rate, Reserve
+from streams.records.fields import IntegerUser, Positive, Rate, Reserve, StringUser
 from streams.records.terms import TERMS
 from streams.sdk.followers import Halt
 
 AttemptHandle: TypeAlias = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,17}-[0-9a-f]{32}$(?!\n)")]
 """The number and the token of an attempt. Only a caller that knows it can charge the attempt."""
 
-UserId: TypeAlias = (
-    Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-    | Annotated[str, Meta(min_length=1, max_length=256)]
-)
+UserId: TypeAlias = IntegerUser | StringUser
 NormAsked: TypeAlias = Annotated[float, Meta(ge=0.0)]
 
 

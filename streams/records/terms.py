@@ -8,11 +8,23 @@ terms that people state in another form than records have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, NamedTuple, TypedDict, get_args, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NamedTuple,
+    TypedDict,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 from streams.records.fields import DELTA, Measure, OnExhaustion, Right, UserIdKind
 from streams.records.requests import Policy
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class PolicyTerm(NamedTuple):
@@ -128,3 +140,18 @@ def choices_of(kind: Any) -> tuple[str, ...]:
     """Return the strings of a literal type, or of one that may be left out; otherwise nothing."""
     words = [word for one in get_args(kind) for word in get_args(one) or (one,)]
     return tuple(word for word in words if isinstance(word, str))
+
+
+def takes_terms(function: Function) -> Function:
+    """Show the terms in the signature of a function, for ``help`` and the completion of notebooks.
+
+    Type checkers know them by ``Unpack[PolicyTerms]``, which programs that run do not look at.
+    """
+    shown = signature(function)
+    *others, _ = shown.parameters.values()
+    terms = [
+        Parameter(term, Parameter.KEYWORD_ONLY, default=row.default, annotation=kind)
+        for term, (kind, row) in TERMS.items()
+    ]
+    function.__signature__ = shown.replace(parameters=[*others, *terms])  # type: ignore[attr-defined]
+    return function

@@ -19,7 +19,7 @@ from streams.records import (
     Right,
     User,
 )
-from streams.records.terms import PolicyTerms
+from streams.records.terms import PolicyTerms, takes_terms
 from streams.records.users import normal_form
 from streams.sdk.connection import Connection, Deadline, SignsRequests
 from streams.sdk.datasets import (
@@ -231,6 +231,7 @@ class Turnstile:
         """
         self._connection.close()
 
+    @takes_terms
     def create_dataset(
         self,
         name: str,

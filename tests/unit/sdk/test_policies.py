@@ -1,11 +1,13 @@
 """From a guarantee to a policy: never more than was promised, and errors that help."""
 
 from fractions import Fraction
+from inspect import signature
 
 import pytest
 from msgspec import UNSET, structs
 
 from accounting import budget_units, candidate_orders, gdp_budget, renyi_budgets, zcdp_budget
+from streams import Turnstile
 from streams.records import Policy
 from streams.records.terms import TERMS
 from streams.sdk.datasets import policy_from
@@ -119,6 +121,15 @@ def test_error_names_the_term_as_it_was_given():
         budget = {"share_of": WHOLE} if term == "share" else {"budget": 1}
         with pytest.raises(InvalidRequest, match=f"{term} is {value!r}"):
             policy(**budget, **{term: value})
+
+
+def test_signature_shows_every_term_with_its_default():
+    shown = signature(Turnstile.create_dataset).parameters
+    assert {term: shown[term].default for term in TERMS} == {
+        term: row.default for term, (_, row) in TERMS.items()
+    }
+    with Turnstile.in_memory() as turnstile:
+        assert set(TERMS) <= set(signature(turnstile.create_dataset).parameters)
 
 
 def test_every_field_of_a_policy_is_a_term_or_follows():
