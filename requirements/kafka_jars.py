@@ -1,4 +1,4 @@
-"""Print streams/local/kafka-jars.txt for another version of Kafka: ``kafka_jars.py VERSION``.
+"""Print the lines of streams/local/kafka-jars.txt: ``kafka_jars.py VERSION``.
 
 It resolves the dependencies with jgo. Set ``KAFKA_VERSION`` in
 streams/local/kafka_runtime.py as well.
@@ -14,6 +14,7 @@ from jgo.maven import MavenContext
 
 def main(version: str) -> None:
     """Resolve a version of Kafka and print its list."""
+    rows: list[str] = []
     with TemporaryDirectory() as directory:
         context = MavenContext(repo_cache=Path(directory))
         kafka = context.create_dependency(f"org.apache.kafka:kafka_2.13:{version}")
@@ -25,14 +26,12 @@ def main(version: str) -> None:
         artifacts.append(
             context.project("org.slf4j", "slf4j-simple").at_version(binding).artifact()
         )
-        groups: dict[str, list[str]] = {}
         for artifact in artifacts:
-            data = Path(artifact.resolve()).read_bytes()
-            row = f"{artifact.artifactId} {artifact.version} {hashlib.sha256(data).hexdigest()}"
-            groups.setdefault(artifact.groupId, []).append(row)
-    print(f"# The jars of Kafka {version} on Maven Central.")
-    for group in sorted(groups):
-        print(f"[{group}]", *sorted(groups[group]), sep="\n")
+            folder = f"{artifact.groupId.replace('.', '/')}/{artifact.artifactId}"
+            file = Path(artifact.resolve())
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            rows.append(f"{digest} {folder}/{artifact.version}/{file.name}")
+    print(*sorted(rows, key=lambda row: row.split()[1]), sep="\n")
 
 
 if __name__ == "__main__":
