@@ -69,7 +69,7 @@ def read_runs(config: Config) -> RunsSeen:
     """
     if config.budgets:
         glances = read_glances(config, 0)
-        return runs_of(glances, [int(glance.meta["next"]) for glance in glances])
+        return runs_of(glances, [glance.state.next if glance.state else 0 for glance in glances])
     try:
         with Topics(config) as topics:
             partitions = look_at(topics, config).partitions
@@ -158,8 +158,10 @@ def _is_decided(glances: Sequence[Glance], ends: Sequence[int]) -> bool:
 
 
 def _has_passed(inventory: Inventory, glance: Glance, end: int) -> bool:
-    next_offset, last = (int(glance.meta.get(name, "-1")) for name in ("next", "last"))
-    return inventory.last >= end - 1 or (next_offset >= end and inventory.last == last)
+    if inventory.last >= end - 1:
+        return True
+    meta = glance.state
+    return meta is not None and meta.next >= end and inventory.last == meta.chain.last
 
 
 def _is_alike(parts: dict[int, RunSummary], partitions: int) -> bool:

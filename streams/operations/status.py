@@ -13,9 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 from streams.config import Config
 from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.kafka.topics import NORMS, Topics
-from streams.records import AccessList, Policy, encode
+from streams.records import AccessList, Policy
 from streams.sdk.budget_file import BudgetFile
-from streams.store.layout import Identity, chain_fields
+from streams.store.layout import chain_fields, fields_of_nothing, with_meta_digest
 from streams.store.misfit import Suspension, Suspensions
 from streams.store.port import (
     Glance,
@@ -26,6 +26,7 @@ from streams.store.port import (
     SuspensionReason,
     decode_inventory,
     decode_pulse,
+    pack_report,
 )
 from streams.store.redis_store import RedisStore
 
@@ -235,12 +236,13 @@ def _read_file(config: Config) -> tuple[bytes | None, list[Glance]]:
     now = int(time.time())
     with closing(BudgetFile(config.budgets, config.timeout, writable=False)) as file:
         moved_to, ledgers = file.moved_to(), file.load()
-        metas = [file.meta(partition) for partition in range(file.partitions)]
+        metas = [file.fields(partition) for partition in range(file.partitions)]
     glances = []
     for meta, ledger in zip(metas, ledgers, strict=True):
-        last = ledger.chain.last
-        meta |= {**chain_fields(ledger.chain), "next": str(last + 1)}
-        glances.append(Glance(now, meta, now, b"", encode(Inventory(last, ledger.summary())), {}))
+        last, nothing = ledger.chain.last, fields_of_nothing(b"", 0, 0)
+        meta = {**nothing, **meta, **chain_fields(ledger.chain), "next": str(last + 1)}
+        summary = pack_report(Inventory(last, ledger.summary()))
+        glances.append(Glance(now, with_meta_digest(meta), now, b"", summary, {}))
     return moved_to, glances
 
 
@@ -292,29 +294,30 @@ def topics_of(config: Config) -> TopicsSeen:
 
 
 def _status(suspensions: Suspensions, glance: Glance, problem: str | None) -> PartitionStatus:
-    meta = glance.meta
+    meta = glance.state
     pulse, inventory = decode_pulse(glance.pulse), decode_inventory(glance.summary)
-    next_offset = int(meta.get("next", "0"))
+    reached = meta or pulse
+    next_offset = reached.next if reached else 0
     summary = inventory.summary if inventory else None
     lag = max(0, suspensions.log_end - next_offset)
     obstacle = (
         _suspension(glance)
         or (suspensions.topics(problem) if problem else None)
-        or (suspensions.misfit(Identity.of(meta)) if meta else None)
+        or (suspensions.unusable(glance.meta) if glance.meta else None)
         or suspensions.out_of_log(next_offset)
         or _life(glance, pulse, lag)
     )
     return PartitionStatus(
         partition=suspensions.partition,
         state=_state(glance, obstacle),
-        owner=meta.get("owner") or None,
+        owner=glance.meta.get("owner") or None,
         next=next_offset,
         lag=lag,
         users=None if summary is None else sum(d.users for d in summary.datasets.values()),
-        unpublished=int(meta.get("outbox", "0")),
-        changes=int(meta.get("changes", "0")),
+        unpublished=meta.outbox if meta else 0,
+        changes=meta.changes if meta else 0,
         seen=None if glance.seen is None else max(0, glance.now - glance.seen),
-        head=meta.get("head"),
+        head=meta.chain.head.hex() if meta else None,
         snapshot=pulse.snapshot if pulse else None,
         reason=None if obstacle is None else obstacle.reason,
         problem=None if obstacle is None else obstacle.problem,
@@ -380,7 +383,8 @@ def _current_glances(config: Config, partitions: int) -> list[Glance]:
         deadline = time.monotonic() + _SUMMARY_WITHIN
         while True:
             glances = [await store.glance(partition) for partition in range(partitions)]
-            wanted = wanted or [int(glance.meta.get("last", "-1")) for glance in glances]
+            metas = (glance.state for glance in glances)
+            wanted = wanted or [meta.chain.last if meta else -1 for meta in metas]
             older = [
                 number
                 for number, (glance, last) in enumerate(zip(glances, wanted, strict=True))

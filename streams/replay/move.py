@@ -101,8 +101,8 @@ def _chain(archive: Archive, topic: bytes, partition: int, extent: Extent) -> Ha
 
 def _check_file(file: FileArchive, partition: int) -> None:
     (stored,) = file.heads(partition)
-    assert stored.next is not None
-    if _chain(file, file.topic, partition, Extent(0, stored.next)).head != stored.head:
+    extent = file.extent(NORMS, partition)
+    if stored.next is None or _chain(file, file.topic, partition, extent).head != stored.head:
         raise BrokenLog(
             f"partition {partition}: the log in the file is not the one that was applied: see "
             f"`turnstile verify --budgets {file.file.path}`"

@@ -115,12 +115,11 @@ class KafkaArchive(Archive):
                 self._glances, self._silent = [], str(error)
         if not self._glances:
             return StoredHead(HeadSource.REDIS, lacking=self._silent)
-        meta = self._glances[partition].meta
-        try:
-            return StoredHead(HeadSource.REDIS, int(meta["next"]), bytes.fromhex(meta["head"]))
-        except (KeyError, ValueError):
-            why = "its state is damaged" if meta else "it holds no state"
+        glance = self._glances[partition]
+        if (meta := glance.state) is None:
+            why = "its state is damaged" if glance.meta else "it holds no state"
             return StoredHead(HeadSource.REDIS, lacking=why)
+        return StoredHead(HeadSource.REDIS, meta.next, meta.chain.head)
 
     def _head_of_snapshot(self, partition: int) -> StoredHead:
         try:

@@ -1,11 +1,15 @@
 """The file of ``Turnstile.open``: an SQLite database that is both the log and the store.
 
-    file      one row: the id of the log, P, the layout of the state, and where the log was moved
+    file      one row: the id of the log, P, and where the log was moved
     norms     the log, (partition, offset) -> request
     halts, rejects, odometer   what was published; odometer has the last record of each user only
     state     partition -> the meta of its state, as in ``streams.store.layout``
     changes   deltas that are not merged into pages yet
     pages     policies, runs and pages of users
+
+SQLite does not notice a flipped bit. So the rows of the first tables have digests, and the state
+has those of ``streams.store.layout``. A damaged state is rebuilt from the log, which is the source
+of truth, and the next call replaces it. Any other damage is refused.
 
 One call of a client is one transaction: its requests to all partitions, what they led to, and the
 new state. The steps, which the code repeats:
@@ -27,7 +31,9 @@ a copy of the file without its second file would lack the last charges, and noth
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
 import secrets
 import sqlite3
@@ -60,21 +66,22 @@ from streams.sdk.errors import (
 from streams.store.layout import (
     LAYOUT,
     Damaged,
-    Meta,
     chain_fields,
     digest_of,
     fields_of_nothing,
     hexadecimal,
+    is_whole,
     pack_change,
     pack_page,
     page_hash,
+    with_meta_digest,
 )
 from streams.store.stored_state import StoredState, verified
 
+logger = logging.getLogger("turnstile.sdk")
+
 APPLICATION = 0x44505453
 """The application id in the header of a budget file: "DPTS"."""
-FILE_LAYOUT = 1
-"""The version of the tables; the contents of the state have ``streams.store.layout.LAYOUT``."""
 MOST_PARTITIONS = 1024
 """The maximum P: each call reads the meta of all partitions."""
 NORMS = "norms"
@@ -91,17 +98,17 @@ _READ_BYTES, _READ_RECORDS = 8 * 1024 * 1024, 1024
 
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION};
-PRAGMA user_version = {FILE_LAYOUT};
+PRAGMA user_version = {LAYOUT};
 BEGIN;
-CREATE TABLE file (topic BLOB, partitions INTEGER, layout INTEGER, moved_to BLOB);
-CREATE TABLE norms (partition INTEGER, offset INTEGER, written REAL, value BLOB,
+CREATE TABLE file (topic BLOB, partitions INTEGER, moved_to BLOB, digest BLOB);
+CREATE TABLE norms (partition INTEGER, offset INTEGER, written REAL, value BLOB, digest BLOB,
     PRIMARY KEY (partition, offset));
 CREATE TABLE halts (offset INTEGER PRIMARY KEY, partition INTEGER, written REAL, key BLOB,
-    value BLOB);
+    value BLOB, digest BLOB);
 CREATE TABLE rejects (offset INTEGER PRIMARY KEY, partition INTEGER, written REAL, key BLOB,
-    value BLOB);
+    value BLOB, digest BLOB);
 CREATE TABLE odometer (offset INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER, written REAL,
-    key BLOB UNIQUE, value BLOB);
+    key BLOB UNIQUE, value BLOB, digest BLOB);
 CREATE TABLE state (partition INTEGER PRIMARY KEY, meta TEXT);
 CREATE TABLE changes (partition INTEGER, first INTEGER, part INTEGER, entry BLOB,
     PRIMARY KEY (partition, first, part));
@@ -111,6 +118,14 @@ CREATE TABLE pages (partition INTEGER, name TEXT, hash BLOB, page BLOB,
 
 _UNLOADABLE = (Damaged, PartitionError, ValueError, LookupError, msgspec.MsgspecError)
 """The errors of a stored state that is damaged."""
+
+
+def _digest(*row: Any) -> bytes:
+    """Return the digest of a row, whose last value may be large."""
+    *short, value = row
+    digest = hashlib.sha256(repr((*short, type(value))).encode())
+    digest.update(value if isinstance(value, bytes) else repr(value).encode())
+    return digest.digest()[:16]
 
 
 class FileRecord(NamedTuple):
@@ -146,8 +161,8 @@ def create_file(path: str, partitions: int) -> None:
             os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             with closing(sqlite3.connect(draft, isolation_level=None)) as database:
                 database.executescript(_SCHEMA)
-                row = topic, partitions, LAYOUT
-                database.execute("INSERT INTO file VALUES (?, ?, ?, NULL)", row)
+                row = topic, partitions, None
+                database.execute("INSERT INTO file VALUES (?, ?, ?, ?)", (*row, _digest(*row)))
                 metas = (fields_of_nothing(topic, p, partitions) for p in range(partitions))
                 rows = ((p, json.dumps(meta)) for p, meta in enumerate(metas))
                 database.executemany("INSERT INTO state VALUES (?, ?)", rows)
@@ -191,6 +206,8 @@ class BudgetFile:
         self._lock = threading.RLock()  # held while the database is used
         self._failure = ""  # why the file cannot be used any more
         self._ledgers: dict[int, Ledger] = {}  # by partition, as far as they are loaded
+        self._unmerged: dict[int, int] = {}  # bytes of the deltas that no page has
+        self._damaged: set[int] = set()  # partitions of which the next write replaces the state
         self._opened, may_write = self._place(FileProblem.MISSING)
         if writable and not may_write:
             raise UnusableFile(path, FileProblem.READ_ONLY)
@@ -204,7 +221,8 @@ class BudgetFile:
             raise self._problem(error) from error
         try:
             with self._reading():
-                self.topic, self.partitions = self._identity()
+                self._check_release()
+                self.topic, self.partitions, _ = self._file()
             with self._held(Deadline.after(timeout)):
                 self._pragma("journal_mode = DELETE" if writable else "query_only = ON")
                 self._pragma("synchronous = EXTRA")  # syncs the folder of the journal, too
@@ -223,7 +241,7 @@ class BudgetFile:
         """Load the stored state of all partitions, as of one moment, and return their ledgers.
 
         Raises:
-            UnusableFile: the state is damaged, or another release wrote it.
+            UnusableFile: state and log are damaged, or another release wrote the state.
         """
         with self._reading():
             self._ledgers = {p: self._loaded(p) for p in range(self.partitions)}
@@ -233,38 +251,34 @@ class BudgetFile:
         """Return the stored state of a partition.
 
         Raises:
-            Damaged: it is incomplete.
+            Damaged: it is not what was written.
         """
         query = "SELECT entry FROM changes WHERE partition = ? ORDER BY first, part"
         with self._reading():
             changes = [entry for (entry,) in self._rows(query, partition)]
             pages = self._rows("SELECT name, page FROM pages WHERE partition = ?", partition)
-            return verified(self.meta(partition), dict(pages), changes, {})
+            try:
+                return verified(self.fields(partition), dict(pages), changes, {})
+            except (TypeError, AttributeError) as error:
+                raise Damaged(f"a value has another type: {error}") from error
 
-    def meta(self, partition: int) -> dict[str, str]:
-        """Return the meta of the state of a partition.
-
-        Raises:
-            UnusableFile: it is missing or damaged.
-        """
+    def fields(self, partition: int) -> dict[str, str]:
+        """Return the stored meta of a partition, damaged or not; empty if it cannot be read."""
         with self._reading():
             rows = self._rows("SELECT meta FROM state WHERE partition = ?", partition)
-        try:
-            fields: dict[str, str] = json.loads(rows[0][0])
-            Meta.of(fields)
-        except (Damaged, ValueError, TypeError, LookupError) as error:
-            detail = f"the meta of partition {partition}: {error!r}"
-            raise UnusableFile(self.path, FileProblem.DAMAGED, detail) from error
-        return fields
+        with suppress(ValueError, TypeError, LookupError):
+            return dict(json.loads(rows[0][0]))
+        return {}
 
-    def end(self, table: str) -> int:
-        """Return the offset after the last record of halts, rejects or odometer."""
+    def end(self, table: str, partition: int | None = None) -> int:
+        """Return the offset after the last record of a table; of norms in one partition."""
         with self._reading():
-            ((last,),) = self._rows(f"SELECT max(offset) FROM {table}")
+            query = f"SELECT max(offset) FROM {table} WHERE ?1 IS NULL OR partition = ?1"
+            ((last,),) = self._rows(query, partition)
             return 0 if last is None else last + 1
 
     def read(
-        self, table: str, begin: int, end: int, partition: int | None = None
+        self, table: str, begin: int, end: int, partition: int | None = None, checked: bool = True
     ) -> list[FileRecord]:
         """Return the first records of a stretch of norms, halts, rejects or odometer.
 
@@ -273,9 +287,14 @@ class BudgetFile:
             begin: the first offset.
             end: the offset after the last one.
             partition: of this one only; of norms one must be given.
+            checked: whether to compare the records with their digests.
+
+        Raises:
+            UnusableFile: a record is not what was written.
         """
-        key = "NULL" if table == NORMS else "key"
-        query = f"SELECT partition, offset, written, {key}, value FROM {table} "
+        key = "NULL" if table == NORMS else "CAST(key AS BLOB)"
+        query = f"SELECT partition, offset, CAST(written AS REAL), {key}, CAST(value AS BLOB), "
+        query += f"digest FROM {table} "
         query += "WHERE offset >= ? AND offset < ?"
         given: tuple[int, ...] = (begin, end)
         if partition is not None:
@@ -286,9 +305,16 @@ class BudgetFile:
             self._reading(),
             closing(self._database.execute(f"{query} ORDER BY offset", given)) as cursor,
         ):
-            for row in cursor:
-                records.append(FileRecord(*row))
-                size += len(records[-1].value or b"")
+            for *row, digest in cursor:
+                record = FileRecord(*row)
+                # Offsets of outputs are places in a table, and mean nothing but an order.
+                place = record.offset if table == NORMS else record.key
+                row = [table, record.partition, place, record.written, record.value]
+                if checked and digest != _digest(*row):
+                    detail = f"a record of {table} at offset {record.offset}"
+                    raise UnusableFile(self.path, FileProblem.DAMAGED, detail)
+                records.append(record)
+                size += len(record.value or b"")
                 if len(records) >= _READ_RECORDS or size >= _READ_BYTES:
                     break
         return records
@@ -296,8 +322,7 @@ class BudgetFile:
     def moved_to(self) -> bytes | None:
         """Return the id of the log that continues this one; None if there is none."""
         with self._reading():
-            ((topic,),) = self._rows("SELECT moved_to FROM file")
-            return None if topic is None else bytes(topic)
+            return self._file()[2]
 
     def apply(
         self, requests: Mapping[int, bytes], deadline: Deadline
@@ -340,7 +365,8 @@ class BudgetFile:
         with self._writing(Deadline.after(self._timeout)):
             self._check_moved(topic, instead_of)
             self.load()
-            self._database.execute("UPDATE file SET moved_to = ?", (topic,))
+            row = topic, _digest(self.topic, self.partitions, topic)
+            self._database.execute("UPDATE file SET moved_to = ?, digest = ?", row)
         with self._writing(Deadline.after(self._timeout)):
             self._check_moved(topic)
             yield
@@ -357,28 +383,28 @@ class BudgetFile:
     def _append(self, partition: int, request: bytes, written: float) -> list[Output]:
         """Apply a request, and write it with its outputs and the changes of the state."""
         # Step 2.
-        meta = self.meta(partition)
-        ledger = self._caught_up(partition, meta)
+        ledger, meta = self._caught_up(partition)
         # Step 3.
         offset = ledger.chain.last + 1
         outputs = ledger.apply(offset, request)
         row = partition, offset, written, request
-        self._database.execute("INSERT INTO norms VALUES (?, ?, ?, ?)", row)
+        digest = _digest(NORMS, *row)
+        self._database.execute("INSERT INTO norms VALUES (?, ?, ?, ?, ?)", (*row, digest))
         for channel in Channel:
             self._publish(channel, partition, outputs, written)
         entries = pack_change(offset, offset + 1, encode(ledger.state.take_delta()))
         rows = ((partition, offset, part, entry) for part, entry in enumerate(entries))
-        self._database.executemany("INSERT INTO changes VALUES (?, ?, ?, ?)", rows)
-        size = int(meta.get("changes_bytes", "0")) + sum(map(len, entries))
+        self._database.executemany("INSERT OR REPLACE INTO changes VALUES (?, ?, ?, ?)", rows)
+        self._unmerged[partition] += sum(map(len, entries))
         count = int(meta["changes"]) + len(entries)
         meta |= {"next": str(offset + 1), **chain_fields(ledger.chain)}
-        meta |= {"changes": str(count), "changes_bytes": str(size)}
-        meta["version"] = str(offset + 1)
+        meta |= {"changes": str(count), "version": str(offset + 1)}
         users = sum(map(len, ledger.state.datasets.values()))
-        if count > MERGE_ENTRIES or size > max(MERGE_BYTES, MERGE_BYTES_PER_USER * users):
+        is_large = self._unmerged[partition] > max(MERGE_BYTES, MERGE_BYTES_PER_USER * users)
+        if count > MERGE_ENTRIES or is_large or partition in self._damaged:
             self._merge(ledger, meta)
-        row_of_state = json.dumps(meta), partition
-        self._database.execute("UPDATE state SET meta = ? WHERE partition = ?", row_of_state)
+        row_of_state = partition, json.dumps(with_meta_digest(meta))
+        self._database.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", row_of_state)
         return outputs
 
     def _publish(
@@ -386,10 +412,11 @@ class BudgetFile:
     ) -> None:
         records = [output for output in outputs if output.channel is channel]
         kept = [record for record in records if tombstone_offset(record.value) is None]
+        rows = ((partition, record.key, written, record.value) for record in kept)
         self._database.executemany(
-            f"INSERT OR REPLACE INTO {channel.value} (partition, written, key, value) "
-            "VALUES (?, ?, ?, ?)",
-            ((partition, written, record.key, record.value) for record in kept),
+            f"INSERT OR REPLACE INTO {channel.value} (partition, key, written, value, digest) "
+            "VALUES (?, ?, ?, ?, ?)",
+            ((*row, _digest(channel.value, *row)) for row in rows),
         )
         if len(kept) < len(records):
             erased = ((r.key,) for r in records if tombstone_offset(r.value) is not None)
@@ -398,6 +425,8 @@ class BudgetFile:
     def _merge(self, ledger: Ledger, meta: dict[str, str]) -> None:
         """Write the pages that have changed, and delete the deltas that led to them."""
         partition, reached = ledger.state.partition, ledger.chain.last + 1
+        if partition in self._damaged:
+            self._database.execute("DELETE FROM pages WHERE partition = ?", (partition,))
         for name in ledger.state.unmerged():
             page = ledger.state.take_page(name)
             if page is None:
@@ -411,10 +440,12 @@ class BudgetFile:
         query = "SELECT hash FROM pages WHERE partition = ?"
         hashes = [int.from_bytes(hashed, "big") for (hashed,) in self._rows(query, partition)]
         meta |= {"pages": str(len(hashes)), "digest": hexadecimal(digest_of(hashes))}
-        meta |= {"changes": "0", "changes_bytes": "0", "since": str(reached)}
+        meta |= {"changes": "0", "since": str(reached)}
+        self._unmerged[partition] = 0
+        self._damaged.discard(partition)
 
-    def _caught_up(self, partition: int, meta: Mapping[str, str]) -> Ledger:
-        """Return the ledger of a partition in the state of the file.
+    def _caught_up(self, partition: int) -> tuple[Ledger, dict[str, str]]:
+        """Return the ledger of a partition in the state of the file, and its stored meta.
 
         A partition that another process has written is loaded. Applying its records here would
         give the same decisions, but deltas and pages can only follow those that this ledger has
@@ -423,21 +454,28 @@ class BudgetFile:
         Raises:
             UnusableFile: the file was replaced, or is damaged.
         """
-        known = self._ledgers.get(partition)
-        if known is not None:
-            chain = known.chain
-            while records := self.read(NORMS, chain.last + 1, int(meta["next"]), partition):
+        ledger, meta = self._ledgers.get(partition), self.fields(partition)
+        is_same = ledger and is_whole(meta) and chain_fields(ledger.chain).items() <= meta.items()
+        if ledger is None or not is_same:
+            known = ledger
+            ledger = self._ledgers[partition] = self._loaded(partition)
+            chain = known.chain if known else ledger.chain
+            while records := self.read(NORMS, chain.last + 1, ledger.chain.last + 1, partition):
                 for record in records:
                     chain = chain.after(record.offset, record.value)
-            if not chain_fields(chain).items() <= meta.items():
+            if chain != ledger.chain:
                 detail = f"partition {partition} has another log than before"
                 raise UnusableFile(self.path, FileProblem.REPLACED, detail)
-            if chain == known.chain:
-                return known
-        self._ledgers[partition] = self._loaded(partition)
-        return self._ledgers[partition]
+        if partition in self._damaged:
+            meta = fields_of_nothing(self.topic, partition, self.partitions)
+        return ledger, meta
 
     def _loaded(self, partition: int) -> Ledger:
+        """Return the ledger of the stored state, or of the log if that is damaged.
+
+        Raises:
+            UnusableFile: the log is damaged, too, or another release wrote the state.
+        """
         try:
             stored = self.stored(partition)
             found, chain = stored.meta, stored.meta.chain
@@ -447,12 +485,31 @@ class BudgetFile:
             ends = [chain.ends_with(record.value) for record in last]
             if found.next != chain.last + 1 or ends != [True] * (chain.last >= 0):
                 raise Damaged("the log does not end with the last applied record")
+            self._unmerged[partition] = stored.changes_bytes
+            self._damaged.discard(partition)
             return ledger_of(stored, partition, self.partitions, self.topic, chain)
         except UnknownState as error:
             raise UnusableFile(self.path, FileProblem.OTHER_LAYOUT, str(error)) from error
         except _UNLOADABLE as error:
-            detail = f"partition {partition}: {error}"
+            damage = error
+        self._unmerged[partition] = 0
+        self._damaged.add(partition)
+        ledger, meta = Ledger(partition, self.partitions, self.topic), self.fields(partition)
+        try:
+            while records := self.read(NORMS, ledger.chain.last + 1, _NO_END, partition):
+                for record in records:
+                    if record.offset != ledger.chain.last + 1:
+                        raise Damaged(f"the log has no record {ledger.chain.last + 1}")
+                    ledger.apply(record.offset, record.value)
+            log = {"topic": self.topic.hex(), **chain_fields(ledger.chain)}
+            if is_whole(meta) and not log.items() <= meta.items():  # otherwise it proves nothing
+                raise Damaged("the log does not end with the last applied record")
+        except (Damaged, PartitionError) as error:
+            detail = f"partition {partition}: {damage}; {error}"
             raise UnusableFile(self.path, FileProblem.DAMAGED, detail) from error
+        text = "%s: the state of partition %d is damaged (%s), and is rebuilt from the log"
+        logger.warning(text, self.path, partition, damage)
+        return ledger
 
     # --- opening, locking and errors ---
 
@@ -476,29 +533,29 @@ class BudgetFile:
         may_write &= bool(found.st_mode & stat.S_IWUSR)  # which root may write anyway
         return (found.st_dev, found.st_ino), may_write
 
-    def _identity(self) -> tuple[bytes, int]:
-        """Check that this release has written the file, and return its log and P."""
+    def _check_release(self) -> None:
+        """Check that this release has written the file."""
         headers = ("application_id", "user_version")
         application, layout = (self._pragma(name) for name in headers)
         if application != APPLICATION:
             raise UnusableFile(self.path, FileProblem.FOREIGN)
-        if layout != FILE_LAYOUT:
-            detail = f"its layout is {layout}, and this release reads {FILE_LAYOUT}"
+        if layout != LAYOUT:
+            detail = f"its layout is {layout}, and this release reads {LAYOUT}"
             raise UnusableFile(self.path, FileProblem.OTHER_LAYOUT, detail)
-        rows = self._rows("SELECT topic, partitions, layout FROM file")
-        if len(rows) != 1:
-            raise UnusableFile(self.path, FileProblem.DAMAGED, f"file has {len(rows)} rows")
-        topic, partitions, state_layout = rows[0]
-        if state_layout != LAYOUT:
-            detail = f"its state has layout {state_layout}, and this release reads {LAYOUT}"
-            raise UnusableFile(self.path, FileProblem.OTHER_LAYOUT, detail)
-        return topic, partitions
+
+    def _file(self) -> tuple[bytes, int, bytes | None]:
+        """Return the id of the log, P, and the id of the log to which it was moved."""
+        rows = self._rows("SELECT topic, partitions, moved_to, digest FROM file")
+        if len(rows) != 1 or _digest(*rows[0][:3]) != rows[0][3]:
+            raise UnusableFile(self.path, FileProblem.DAMAGED, "the table file")
+        topic, partitions, moved_to, _ = rows[0]
+        return topic, partitions, moved_to
 
     def _pragma(self, text: str) -> Any:
         rows = self._rows(f"PRAGMA {text}")
         return rows[0][0] if rows else None
 
-    def _rows(self, query: str, *given: int) -> list[Any]:
+    def _rows(self, query: str, *given: int | None) -> list[Any]:
         """Return all rows. A cursor that stays open would keep other processes from committing."""
         with closing(self._database.execute(query, given)) as cursor:
             return cursor.fetchall()

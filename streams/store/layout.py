@@ -6,16 +6,20 @@ All keys of partition p have one hash tag, so that Redis Cluster stores them tog
     turnstile.{norms-p}:changes   list   deltas that were not merged into pages yet
     turnstile.{norms-p}:pages     hash   policies, runs and pages of users
     turnstile.{norms-p}:outbox    hash   outputs, until they are published
-    turnstile.{norms-p}:alive     hash   the owner's last heartbeat, and a summary; not state
+    turnstile.{norms-p}:alive     hash   the owner's last heartbeat, and a summary; not state,
+                                         and unknown if a digest differs (``with_digest``)
     turnstile.{norms-p}:suspended hash   why the partition is suspended, if it is; not state
     turnstile.{norms-p}:staged-*  pieces of a snapshot or a large batch, until it is written
 
 The state is the pages, followed by the deltas in order. It is verified when it is read
-(``snapshot``):
+(``stored_state``), so one flipped bit is damage and never another state:
 
-    changes   (first, next, ...) each: contiguous from ``since`` to ``next``, as many as in meta
+    meta      has the digest of its fields, but for owner and version, which only fence, and for
+              the numbers of entries, which are compared with the entries
+    changes   (first, next, ...) each with its digest: contiguous from ``since`` to ``next``, as
+              many as in meta
     pages     name -> (offset, value): their digest is the one in meta
-    outbox    as many as in meta
+    outbox    name -> outputs, each with its digest; as many as in meta
 
 The digest of pages is a sum, so that a page can be replaced without reading the others:
 
@@ -33,7 +37,7 @@ import msgspec
 
 from streams.records.digests import HashChain, genesis
 
-LAYOUT = 3
+LAYOUT = 4
 """The version of this layout and of its contents. A worker does not read other versions."""
 
 STATE = ("meta", "changes", "pages", "outbox")
@@ -47,10 +51,11 @@ CHANGE_BYTES = 128 * 1024 * 1024
 """The largest entry of ``changes`` (the limit of Redis is 512 MiB). Larger deltas are split."""
 
 _MODULUS = 1 << 128
+_DIGEST_BYTES = 16
 
 
 class Damaged(Exception):
-    """The stored state of a partition is incomplete. Nothing can be decided from it."""
+    """The stored state of a partition is not what was written. Nothing can be decided from it."""
 
 
 class Identity(NamedTuple):
@@ -62,8 +67,17 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Identity:
-        """Return the identity in a meta that may be damaged or of another layout."""
-        return cls(*(fields.get(name, "none") for name in cls._fields))
+        """Return the identity in a meta that may be of another layout.
+
+        Raises:
+            Damaged: the meta is of this layout, and not what was written.
+        """
+        found = cls(*(fields.get(name, "none") for name in cls._fields))
+        # The layout itself may be the damaged field, so the digest is that of a meta of this one.
+        is_intact = is_whole({**fields, "layout": str(LAYOUT)})
+        if is_intact != (found.layout == str(LAYOUT)):
+            raise Damaged("meta is not what was written: its digest differs")
+        return found
 
 
 @dataclass(frozen=True)
@@ -94,8 +108,10 @@ class Meta:
         """Return the meta that a store has.
 
         Raises:
-            Damaged: a field is missing or malformed.
+            Damaged: it is not what was written.
         """
+        if not is_whole(fields):
+            raise Damaged("meta is not what was written: its digest differs")
         try:
             head, before = bytes.fromhex(fields["head"]), bytes.fromhex(fields["before"])
             return cls(
@@ -122,10 +138,12 @@ _NUMBERS = (
 )
 
 
-SAVED_FIELDS = (
+COVERED_FIELDS = (
     *("layout", "topic", "partitions", "next", "head", "before", "last", "leader_epoch"),
-    *("since", "changes", "pages", "digest", "outbox"),
+    *("since", "digest"),
 )
+"""The fields of meta that its digest covers."""
+SAVED_FIELDS = (*COVERED_FIELDS, "changes", "pages", "outbox")
 """The fields of meta that a snapshot has: all but the owner and its version."""
 
 
@@ -134,9 +152,20 @@ def chain_fields(chain: HashChain) -> dict[str, str]:
     return {"head": chain.head.hex(), "before": chain.before.hex(), "last": str(chain.last)}
 
 
+def with_meta_digest(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return fields of meta with their digest."""
+    text = "\n".join(f"{name}={fields.get(name)}" for name in COVERED_FIELDS)
+    return {**fields, "meta_digest": hashlib.sha256(text.encode()).hexdigest()[:32]}
+
+
+def is_whole(fields: Mapping[str, str]) -> bool:
+    """Return whether a meta has the digest of its fields."""
+    return with_meta_digest(fields) == fields
+
+
 def fields_of_nothing(topic: bytes, partition: int, partitions: int) -> dict[str, str]:
     """Return the meta of a log of which nothing has been applied, without an owner."""
-    return {
+    fields = {
         "layout": str(LAYOUT),
         "topic": topic.hex(),
         "partitions": str(partitions),
@@ -151,6 +180,7 @@ def fields_of_nothing(topic: bytes, partition: int, partitions: int) -> dict[str
         "digest": hexadecimal(0),
         "outbox": "0",
     }
+    return with_meta_digest(fields)
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
@@ -168,9 +198,38 @@ def pack_change(first: int, next_offset: int, packed: bytes) -> list[bytes]:
     parts = max(1, -(-len(packed) // CHANGE_BYTES))
     cuts = (packed[part * CHANGE_BYTES : (part + 1) * CHANGE_BYTES] for part in range(parts))
     return [
-        msgspec.msgpack.encode(Change(first, next_offset, part, parts, cut))
+        with_digest(msgspec.msgpack.encode(Change(first, next_offset, part, parts, cut)))
         for part, cut in enumerate(cuts)
     ]
+
+
+def unpack_change(entry: bytes) -> Change:
+    """Return an entry of ``changes``.
+
+    Raises:
+        Damaged: it is not what was written.
+    """
+    try:
+        return msgspec.msgpack.decode(without_digest(entry), type=Change)
+    except msgspec.MsgspecError as error:
+        raise Damaged(f"an entry of changes cannot be read: {error}") from error
+
+
+def with_digest(content: bytes, name: str = "") -> bytes:
+    """Return bytes with the digest of a name and them, for ``without_digest``."""
+    return page_hash(name, content).to_bytes(_DIGEST_BYTES, "big") + content
+
+
+def without_digest(packed: bytes, name: str = "") -> bytes:
+    """Return the content that was given to ``with_digest``.
+
+    Raises:
+        Damaged: it is not what was written.
+    """
+    content = packed[_DIGEST_BYTES:]
+    if with_digest(content, name) != packed:
+        raise Damaged(f"{name or 'an entry'} is not what was written: its digest differs")
+    return content
 
 
 def pack_page(offset: int, value: bytes) -> bytes:

@@ -10,10 +10,11 @@ the partition, and ``turnstile status`` shows it. A remedy that would forget wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streams.ledger.errors import PartitionError
-from streams.store.layout import KEYS, LAYOUT, Identity, key_of
+from streams.store.layout import KEYS, LAYOUT, Damaged, Identity, key_of
 from streams.store.port import SuspensionReason
 
 SNAPSHOT_SECTION = "docs/operate/runbooks.md, 'Rebuild a partition from the log'"
@@ -74,6 +75,18 @@ class Suspensions:
         if state.partitions != ours.partitions:
             return self.other_partitions(state.partitions)
         return None if next_offset is None else self.out_of_log(next_offset)
+
+    def unusable(self, fields: Mapping[str, str]) -> Suspension | None:
+        """Return why the log does not continue the state with a meta, or that meta is damaged."""
+        try:
+            return self.misfit(Identity.of(fields))
+        except Damaged as damaged:
+            return Suspension(
+                SuspensionReason.DAMAGED,
+                f"the state in Redis is damaged: {damaged}",
+                "Restart the workers: the one that acquires the partition restores its state from "
+                "the snapshot and the log",
+            )
 
     def out_of_log(self, next_offset: int) -> Suspension | None:
         """Return why the log cannot be continued at an offset, if it cannot."""

@@ -11,16 +11,21 @@ write detects any rollback of the store, even if only written pages or dropped d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from streams.ledger.ledger import Summary
+from streams.records import encode
 from streams.records.digests import HashChain
+from streams.store.layout import Damaged, Meta, with_digest, without_digest
 from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState
+
+_Report = TypeVar("_Report", "Pulse", "Inventory")
 
 
 class StoreFailure(StrEnum):
@@ -87,6 +92,13 @@ class Glance:
     summary: bytes
     suspended: dict[str, str]
 
+    @property
+    def state(self) -> Meta | None:
+        """The meta; None if there is none, or it is not what a worker of this release wrote."""
+        with suppress(Damaged):
+            return Meta.of(self.meta)
+        return None
+
 
 @dataclass(frozen=True)
 class Guard:
@@ -112,6 +124,7 @@ class Commit:
     changes: Sequence[bytes]  # deltas to append
     outbox_entries: Mapping[str, bytes]  # outbox entries, to store until they are published
     published: Sequence[str]  # names of published outbox entries, to delete
+    meta_digest: str  # after the batch
 
 
 @dataclass(frozen=True)
@@ -120,9 +133,8 @@ class Exchange:
 
     pages: Mapping[str, bytes]  # to write
     deleted: Sequence[str]  # names of pages to delete
-    digest: int  # of all pages after this write
     dropped: int  # the number of oldest deltas to drop
-    since: int  # the offset at which the deltas begin after this write
+    fields: Mapping[str, str]  # of meta after this write: digest, since and meta_digest are set
 
 
 @dataclass(frozen=True)
@@ -277,20 +289,28 @@ class Inventory(msgspec.Struct, frozen=True):
     summary: Summary
 
 
+def pack_report(report: Pulse | Inventory) -> bytes:
+    """Return a pulse or an inventory as a heartbeat stores it."""
+    return with_digest(encode(report))
+
+
 def decode_pulse(packed: bytes) -> Pulse | None:
-    """Return a stored pulse; None if there is none."""
-    return msgspec.msgpack.decode(packed, type=Pulse) if packed else None
-
-
-def last_snapshot(pulse: bytes) -> int | None:
-    """Return the offset of the last snapshot that any owner has reported; None if there is none."""
-    try:
-        found = decode_pulse(pulse)
-    except msgspec.DecodeError:
-        return None  # another release wrote it
-    return found.snapshot if found else None
+    """Return a stored pulse; None if there is none that this release can read."""
+    return _unpacked(packed, Pulse)
 
 
 def decode_inventory(packed: bytes) -> Inventory | None:
-    """Return a stored summary; None if there is none."""
-    return msgspec.msgpack.decode(packed, type=Inventory) if packed else None
+    """Return a stored summary; None if there is none that this release can read."""
+    return _unpacked(packed, Inventory)
+
+
+def last_snapshot(pulse: bytes) -> int | None:
+    """Return the offset of the last snapshot that any owner has reported, if it is known."""
+    found = decode_pulse(pulse)
+    return found.snapshot if found else None
+
+
+def _unpacked(packed: bytes, kind: type[_Report]) -> _Report | None:
+    with suppress(Damaged, msgspec.MsgspecError):
+        return msgspec.msgpack.decode(without_digest(packed), type=kind)
+    return None

@@ -38,7 +38,6 @@ from streams.store.layout import (
     Meta,
     chain_fields,
     fields_of_nothing,
-    hexadecimal,
     key_of,
 )
 from streams.store.port import (
@@ -204,7 +203,7 @@ class RedisStore(Store):
         return Glance(
             now=int(now[0]),
             meta=_text(meta),
-            seen=int(alive[b"time"]) if b"time" in alive else None,
+            seen=int(seen) if (seen := alive.get(b"time", b"")).isdigit() else None,
             pulse=alive.get(b"pulse", b""),
             summary=alive.get(b"summary", b""),
             suspended=_text(suspended),
@@ -228,7 +227,7 @@ class RedisStore(Store):
         arguments = [
             *(guard.owner, guard.version),
             *(commit.first, commit.next, *chain_fields(commit.chain).values()),
-            *(commit.leader_epoch, staged_changes, staged_outbox),
+            *(commit.leader_epoch, commit.meta_digest, staged_changes, staged_outbox),
             *(len(changes), *changes),
             *(len(outbox), *_flat(outbox)),
             *commit.published,
@@ -240,7 +239,8 @@ class RedisStore(Store):
         return await self._write(
             "merge",
             guard,
-            *(hexadecimal(exchange.digest), exchange.dropped, exchange.since),
+            *(exchange.fields[name] for name in ("digest", "since", "meta_digest")),
+            exchange.dropped,
             *(len(exchange.pages), *_flat(exchange.pages)),
             *exchange.deleted,
         )
@@ -288,7 +288,14 @@ class RedisStore(Store):
 
     async def discard(self, partition: int, seen: Mapping[str, str]) -> Verdict:
         """Delete the state of a partition, complete or not."""
-        arguments = [seen.get("owner", ""), seen.get("version", "")]
+        # The script compares bytes, of which ``seen`` has the legible form.
+        meta, names = self._key(partition, "meta"), ("owner", "version")
+        found = await self._ask(partition, lambda server: server.hmget(meta, names))
+        arguments = [value or b"" for value in found]
+        verdicts = (Verdict.FENCED, Verdict.REWOUND)
+        for name, value, verdict in zip(names, arguments, verdicts, strict=True):
+            if _legible(value) != seen.get(name, ""):
+                return verdict
         return _verdict(await self._run("discard", partition, (*STATE, *STAGED), arguments))
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:

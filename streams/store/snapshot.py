@@ -22,7 +22,6 @@ Invariants:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +32,17 @@ import msgspec
 
 from streams.records import encode
 from streams.records.digests import HashChain
-from streams.store.layout import LAYOUT, SAVED_FIELDS, Damaged, Identity, Meta, page_hash
+from streams.store.layout import (
+    LAYOUT,
+    SAVED_FIELDS,
+    Damaged,
+    Identity,
+    Meta,
+    page_hash,
+    with_digest,
+    with_meta_digest,
+    without_digest,
+)
 from streams.store.stored_state import StoredState, verified
 
 FORMAT = 1
@@ -115,7 +124,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     @property
     def fields(self) -> dict[str, str]:
         """The meta of the same state, without owner and version."""
-        return {name: str(getattr(self, name)) for name in SAVED_FIELDS}
+        return with_meta_digest({name: str(getattr(self, name)) for name in SAVED_FIELDS})
 
 
 @dataclass(frozen=True)
@@ -234,7 +243,7 @@ class Draft:
         )
         self.snapshot = Snapshot(manifest, listing, _places(listing, manifest), {})
         body = encode(manifest)
-        return of_changes + of_outbox + of_listing, (MANIFEST, _body_hash(body) + body)
+        return of_changes + of_outbox + of_listing, (MANIFEST, with_digest(body, _MANIFEST))
 
     def emptied(self) -> list[Record]:
         """Return records that empty the slots that this snapshot, whose manifest is sent, does not
@@ -395,7 +404,7 @@ def deletable(snapshot: Snapshot) -> int:
     return max(0, snapshot.manifest.chain.last)
 
 
-_CHANGES, _OUTBOX, _LISTING = "*changes", "*outbox", "*list"
+_CHANGES, _OUTBOX, _LISTING, _MANIFEST = "*changes", "*outbox", "*list", "its manifest"
 """The names of the other blocks. No page has such a name: theirs begin with a kind."""
 
 
@@ -416,15 +425,8 @@ def _packed(hashed: int) -> bytes:
     return hashed.to_bytes(_HASH_BYTES, "big")
 
 
-def _body_hash(body: bytes) -> bytes:
-    return hashlib.sha256(body).digest()[:_HASH_BYTES]
-
-
 def _manifest(value: bytes | None) -> Manifest:
-    packed = value or b""
-    body = packed[_HASH_BYTES:]
-    if _body_hash(body) != packed[:_HASH_BYTES]:
-        raise Damaged("its manifest is not what was written: its hash differs")
+    body = without_digest(value or b"", _MANIFEST)
     (found, *_) = _decoded(body, list[msgspec.Raw], "its manifest")
     if bytes(found) != encode(FORMAT):
         raise Damaged("a later release wrote its manifest: run that release")

@@ -1,8 +1,8 @@
 """The whole stored state of a partition, read at once and verified.
 
 Pages may be newer than some of the deltas. Such deltas set the same values again, or record that
-newer pages have them (``streams.ledger.accounts``). A page or a delta that is missing, older or
-foreign raises ``Damaged``; it is never read as "no user has spent anything".
+newer pages have them (``streams.ledger.accounts``). An entry that is missing, older, foreign or
+changed in one bit raises ``Damaged``; it is never read as "no user has spent anything".
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from streams.store.layout import (
-    Change,
     Damaged,
     Meta,
     digest_of,
     outbox_entry_place,
     page_hash,
     page_value,
+    unpack_change,
+    without_digest,
 )
 
 
@@ -28,6 +27,7 @@ class StoredState:
     """The stored state of a partition, as of one moment; verified."""
 
     meta: Meta
+    fields: dict[str, str]  # the same as text
     pages: dict[str, bytes]
     changes: list[bytes]  # in the order of the log
     changes_bytes: int
@@ -65,24 +65,28 @@ def verified(
         raise Damaged("the pages are not those that were written last: their digest differs")
     return StoredState(
         meta=meta,
+        fields=dict(fields),
         pages={name: page_value(page) for name, page in pages.items()},
-        changes=_joined(meta, changes),
+        changes=joined(meta, changes),
         changes_bytes=sum(map(len, changes)),
-        outbox=sorted(outbox.items(), key=lambda outbox_entry: outbox_entry_place(outbox_entry[0])),
+        outbox=opened(outbox),
         hashes=hashes,
     )
 
 
-def _joined(meta: Meta, entries: Sequence[bytes]) -> list[bytes]:
+def opened(outbox: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+    """Return the outbox entries in the order of the log, if each is what was written."""
+    names = sorted(outbox, key=outbox_entry_place)
+    return [(name, without_digest(outbox[name], name)) for name in names]
+
+
+def joined(meta: Meta, entries: Sequence[bytes]) -> list[bytes]:
     """Return the packed deltas, if they lead from ``since`` to ``next`` without a gap."""
     whole: list[bytes] = []
     parts: list[bytes] = []
     reached = meta.since
     for entry in entries:
-        try:
-            change = msgspec.msgpack.decode(entry, type=Change)
-        except msgspec.DecodeError as error:
-            raise Damaged(f"an entry of changes cannot be read: {error}") from error
+        change = unpack_change(entry)
         if change.first != reached or change.part != len(parts) or change.next <= change.first:
             raise Damaged(
                 f"changes has part {change.part} of offset {change.first}, but part "

@@ -1,7 +1,9 @@
 """The writes of a partition's owner. Each is guarded by what the owner knows.
 
-The owner knows its own token, the version after its last write and the hash of every page. A write
-that finds another owner, another version or other counts is rejected and changes nothing.
+The owner knows its own token, the version and the meta after its last write and the hash of every
+page. A write that finds another owner, another version or other counts is rejected and changes
+nothing. It stores the digest of meta as the owner knows meta, so a bit of meta that was flipped
+meanwhile is found when the state is read.
 """
 
 from __future__ import annotations
@@ -10,10 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from streams.records.digests import HashChain
-from streams.store.layout import digest_of, pack_change, pack_page, page_hash
+from streams.store.layout import (
+    Damaged,
+    chain_fields,
+    digest_of,
+    hexadecimal,
+    pack_change,
+    pack_page,
+    page_hash,
+    with_digest,
+    with_meta_digest,
+)
 from streams.store.port import Commit, Exchange, Guard, Store, Verdict
 from streams.store.snapshot import Moment
-from streams.store.stored_state import StoredState
+from streams.store.stored_state import StoredState, joined, opened
 
 
 @dataclass(frozen=True)
@@ -38,7 +50,7 @@ class PartitionWriter:
         self.owner = owner
         self.version = stored.meta.version
         self.backlog = Backlog(stored.meta.changes, stored.changes_bytes)
-        self._since = stored.meta.since
+        self._fields = stored.fields  # of meta, after the last write
         self._hashes = stored.hashes
         self._digest = stored.meta.digest
         self._store = store
@@ -56,8 +68,14 @@ class PartitionWriter:
         """Write a batch, offsets first to next_offset - 1, and delete published outbox entries."""
         entries = pack_change(first, next_offset, changes)
         forgotten = list(published)
-        commit = Commit(first, next_offset, chain, leader_epoch, entries, outbox_entries, forgotten)
-        verdict = self._moved(await self._store.commit(self._guard, commit))
+        outbox = {name: with_digest(packed, name) for name, packed in outbox_entries.items()}
+        reached = {"next": str(next_offset), "leader_epoch": str(leader_epoch)}
+        fields = with_meta_digest({**self._fields, **reached, **chain_fields(chain)})
+        commit = Commit(
+            *(first, next_offset, chain, leader_epoch, entries, outbox, forgotten),
+            fields["meta_digest"],
+        )
+        verdict = self._moved(await self._store.commit(self._guard, commit), fields)
         if verdict is Verdict.OK:
             self.backlog += Backlog(len(entries), sum(map(len, entries)))
         return verdict
@@ -71,8 +89,9 @@ class PartitionWriter:
         hashes = {name: page_hash(name, page) for name, page in written.items()}
         replaced = [self._hashes[name] for name in (*hashes, *deleted) if name in self._hashes]
         digest = digest_of((self._digest, *hashes.values(), -sum(replaced)))
-        exchange = Exchange(written, deleted, digest, 0, self._since)
-        verdict = self._moved(await self._store.merge(self._guard, exchange))
+        fields = with_meta_digest({**self._fields, "digest": hexadecimal(digest)})
+        exchange = Exchange(written, deleted, 0, fields)
+        verdict = self._moved(await self._store.merge(self._guard, exchange), fields)
         if verdict is Verdict.OK:
             self._digest = digest
             self._hashes |= hashes
@@ -82,16 +101,16 @@ class PartitionWriter:
 
     async def drop(self, covered: Backlog, since: int) -> Verdict:
         """Drop the oldest deltas, which pages cover; the others begin at ``since``."""
-        exchange = Exchange({}, [], self._digest, covered.entries, since)
-        verdict = self._moved(await self._store.merge(self._guard, exchange))
+        fields = with_meta_digest({**self._fields, "since": str(since)})
+        exchange = Exchange({}, [], covered.entries, fields)
+        verdict = self._moved(await self._store.merge(self._guard, exchange), fields)
         if verdict is Verdict.OK:
             self.backlog -= covered
-            self._since = since
         return verdict
 
     async def forget(self, published: Sequence[str]) -> Verdict:
         """Delete outbox entries that have been published."""
-        return self._moved(await self._store.forget(self._guard, published))
+        return self._moved(await self._store.forget(self._guard, published), self._fields)
 
     @property
     def hashes(self) -> dict[str, int]:
@@ -100,7 +119,14 @@ class PartitionWriter:
 
     async def moment(self) -> Moment | Verdict:
         """Return the state without its pages, or why it is not what the owner left."""
-        return await self._store.moment(self._guard)
+        try:
+            moment = await self._store.moment(self._guard)
+            if isinstance(moment, Moment):  # it replaces the last snapshot, so it must be whole
+                joined(moment.meta, moment.changes)
+                opened(moment.outbox)
+        except Damaged:
+            return Verdict.DAMAGED
+        return moment
 
     async def pages(self, hashes: Mapping[str, int]) -> dict[str, bytes] | None:
         """Return the pages with these hashes; None if one is missing or has another hash."""
@@ -127,8 +153,9 @@ class PartitionWriter:
     def _guard(self) -> Guard:
         return Guard(self.partition, self.owner, self.version)
 
-    def _moved(self, verdict: Verdict) -> Verdict:
+    def _moved(self, verdict: Verdict, fields: dict[str, str]) -> Verdict:
         """Return the verdict on a write of state; count the version if the write was made."""
         if verdict is Verdict.OK:
             self.version += 1
+            self._fields = fields
         return verdict

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from streams.ledger.erasure import ErasureKeys
-from streams.records import encode
-from streams.store.port import Inventory, Pulse
+from streams.store.port import Inventory, Pulse, pack_report
 from streams.worker.processor import Processor
 
 BEAT_EVERY = 2.0  # seconds
@@ -62,7 +61,7 @@ class Heartbeat:
                 processor.snapshots.reached,
                 (self._public_key,) in processor.ledger.state.erasure,
             )
-            verdict = await processor.writer.beat(encode(pulse), self._summary(now))
+            verdict = await processor.writer.beat(pack_report(pulse), self._summary(now))
             processor.expect_ok(verdict, "the heartbeat")
         if end is not None and waiting >= BEAT_EVERY:
             await processor.pass_tail(end, waiting)
@@ -74,7 +73,7 @@ class Heartbeat:
         last = self._processor.ledger.chain.last
         if last == self._summarised or now < self._not_before:
             return b""
-        packed = encode(Inventory(last, self._processor.ledger.summary()))
+        packed = pack_report(Inventory(last, self._processor.ledger.summary()))
         self._summarised = last
         self._not_before = now + (self._time() - now) / SUMMARY_SHARE
         return packed

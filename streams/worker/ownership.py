@@ -25,8 +25,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.ledger.ledger import PartitionError, UnknownState, ledger_of
 from streams.store.layout import Damaged, Identity, Meta
@@ -255,9 +253,8 @@ class OwnedPartitions:
         """Return P of the stored state of this topic; partitions that were added later have no
         state.
         """
-        meta = (await self._world.store.glance(0)).meta
-        known = meta.get("topic") == seen.topic.hex() and meta.get("partitions", "").isdecimal()
-        return int(meta["partitions"]) if known else seen.partitions
+        meta = (await self._world.store.glance(0)).state
+        return meta.partitions if meta and meta.topic == seen.topic.hex() else seen.partitions
 
     async def _acquire_one(
         self, partition: int, seen: TopicsSeen, bound: int, log: Log
@@ -422,19 +419,20 @@ def _check_identity(acquired: Acquired, suspensions: Suspensions) -> None:
     if acquired.verdict is Verdict.FOREIGN:
         raise PartitionSuspended(suspensions.foreign())
     if acquired.verdict is Verdict.MISFIT:
-        found = suspensions.misfit(Identity.of(acquired.before))
-        assert found, "the store compares the same three fields"
-        raise PartitionSuspended(found)
+        with suppress(Damaged):  # ``_meta_of`` reports it, after the topics have been checked
+            found = suspensions.misfit(Identity.of(acquired.before))
+            assert found, "the store compares the same three fields"
+            raise PartitionSuspended(found)
 
 
 def _meta_of(acquired: Acquired) -> Meta | None:
     """Return the meta before the acquisition; None if there was none.
 
     Raises:
-        Damaged: a part of the state is missing.
+        Damaged: a part of the state is missing, or is not what was written.
     """
-    if acquired.verdict is Verdict.DAMAGED:
-        raise Damaged("a key is missing or has lost entries")
+    if acquired.verdict is not Verdict.OK:
+        raise Damaged("a key or a field is missing, has lost entries, or is not what was written")
     return Meta.of(acquired.before) if acquired.before else None
 
 
@@ -445,11 +443,7 @@ async def _compare_what_is_left(left: Glance, log: Log, suspensions: Suspensions
     Raises:
         PartitionSuspended: it does not. Only Redis knows what the missing records spent.
     """
-    pulse, meta = None, None
-    with suppress(msgspec.DecodeError):  # another release wrote it
-        pulse = decode_pulse(left.pulse)
-    with suppress(Damaged):
-        meta = Meta.of(left.meta)
+    pulse, meta = decode_pulse(left.pulse), left.state
     reached = max(meta.next if meta else 0, pulse.next if pulse else 0)
     if reached > suspensions.log_end:
         raise PartitionSuspended(suspensions.log_ends_early(reached))

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from streams.store.layout import Identity, Meta, chain_fields, fields_of_nothing, hexadecimal
+from streams.store.layout import (
+    Identity,
+    Meta,
+    chain_fields,
+    digest_of,
+    fields_of_nothing,
+    hexadecimal,
+    page_hash,
+    with_meta_digest,
+)
 from streams.store.port import (
     Acquired,
     Commit,
@@ -43,6 +52,13 @@ class Contents:
         """Return an independent copy."""
         return Contents(*(getattr(self, key.name).copy() for key in fields(self)))
 
+    def seal(self, **changed: str) -> None:
+        """Give meta other fields, and the counts and digests of the contents."""
+        counts = {name: str(len(getattr(self, name))) for name in ("changes", "pages", "outbox")}
+        digest = digest_of(page_hash(name, page) for name, page in self.pages.items())
+        found = {**counts, "digest": hexadecimal(digest), **changed}
+        self.meta = with_meta_digest({**self.meta, **found})
+
     def is_counted(self) -> bool:
         """Return whether all counts in the meta are those of the contents."""
         return all(
@@ -53,6 +69,13 @@ class Contents:
                 ("outbox", self.outbox),
             )
         )
+
+
+def meta_of(topic: bytes = bytes(16), partitions: int = 1, **changed: str) -> dict[str, str]:
+    """Return the meta of a partition without entries, with these fields."""
+    kept = Contents({**fields_of_nothing(topic, 0, partitions), "owner": "me"})
+    kept.seal(**changed)
+    return kept.meta
 
 
 class MemoryStore(Store):
@@ -93,7 +116,7 @@ class MemoryStore(Store):
                 return Acquired(Verdict.DAMAGED, before)
             kept.meta = nothing
         else:
-            if Identity.of(before) != Identity.of(nothing):
+            if any(before.get(name) != nothing[name] for name in Identity._fields):
                 return Acquired(Verdict.MISFIT, before)
             if not (kept.is_counted() and before.get("version", "").isdecimal()):
                 return Acquired(Verdict.DAMAGED, before)
@@ -119,7 +142,7 @@ class MemoryStore(Store):
         return Glance(
             now=int(self._clock()),
             meta=dict(kept.meta),
-            seen=int(kept.alive["time"]) if "time" in kept.alive else None,
+            seen=int(seen) if (seen := kept.alive.get("time", b"")).isdigit() else None,
             pulse=kept.alive.get("pulse", b""),
             summary=kept.alive.get("summary", b""),
             suspended=dict(kept.suspended),
@@ -139,7 +162,7 @@ class MemoryStore(Store):
         kept.outbox |= commit.outbox_entries
         _delete(kept.outbox, commit.published)
         kept.meta |= {"next": str(commit.next), **chain_fields(commit.chain)}
-        kept.meta["leader_epoch"] = str(commit.leader_epoch)
+        kept.meta |= {"leader_epoch": str(commit.leader_epoch), "meta_digest": commit.meta_digest}
         return _written(kept)
 
     async def merge(self, guard: Guard, exchange: Exchange) -> Verdict:
@@ -150,7 +173,7 @@ class MemoryStore(Store):
         kept.pages |= exchange.pages
         _delete(kept.pages, exchange.deleted)
         del kept.changes[: exchange.dropped]
-        kept.meta |= {"digest": hexadecimal(exchange.digest), "since": str(exchange.since)}
+        kept.meta |= {name: exchange.fields[name] for name in ("digest", "since", "meta_digest")}
         return _written(kept)
 
     async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:

@@ -12,6 +12,7 @@ import msgspec
 
 from streams.ledger.ledger import Channel, Ledger, ledger_of
 from streams.records import User, tombstone_offset
+from streams.store.layout import with_digest
 from streams.worker.outbox import Packed
 from tests.audit import auditor_accounts, auditor_rosters, comparison, published
 from tests.audit.auditor import Auditor
@@ -129,11 +130,12 @@ class Audit:
             for copy in self.world.store.history
             for partition, contents in copy.items()
             for name, packed in contents.outbox.items()
+            if packed == with_digest(packed[16:], name)  # no bit of it was flipped
         }
         return [
             (partition, -1, output.value)
             for (partition, _), packed in kept.items()
-            for output in msgspec.msgpack.decode(packed, type=Packed).outputs
+            for output in msgspec.msgpack.decode(packed[16:], type=Packed).outputs
             if output.channel is Channel.HALTS
         ]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from random import Random
 from typing import TYPE_CHECKING, Any
 
-from streams.store.layout import STATE
+from streams.store.layout import COVERED_FIELDS, STATE
 from streams.store.snapshot import deletable
+from tests.bits import flipped, flipped_text
 from tests.doubles.memory_broker import SNAPSHOTS, last_snapshot
 from tests.doubles.memory_store import Contents
 from tests.simulation.world import World
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 _KEYS = (*STATE, "outbox", "outbox")
 """The outbox counts twice: it is rarely full, and only its count shows that an entry is missing."""
+_FLIPPED_FIELDS = sorted({*COVERED_FIELDS} - {"next", "last", "head"})
+"""Without those that the simulation itself reads; ``tests.flips`` flips all."""
 
 
 def inject(world: World, service: Service) -> Iterator[Coroutine[Any, Any, None]]:
@@ -133,11 +137,27 @@ def damage(world: World, _: Service) -> None:
         world.rewound.add(partition)
         world.exchanged.add(partition)
         world.note("redis", f"has an older page {name} of {partition}")
+    elif getattr(kept, key) and world.catastrophe is None and world.rng.random() < 0.5:
+        what = _flip(kept, key, world.rng)
+        world.damaged.add(partition)
+        world.rewound.add(partition)
+        world.note("redis", f"has another bit in {what} of {partition}")
     elif getattr(kept, key) and world.catastrophe is None:
         world.store.lose(partition, key)
         world.damaged.add(partition)
         world.rewound.add(partition)
         world.note("redis", f"loses {key} of {partition}")
+
+
+def _flip(kept: Contents, key: str, rng: Random) -> str:
+    """Flip a bit of a delta, a page, an outbox entry or a field of meta that is state."""
+    held = getattr(kept, key)
+    names = range(len(held)) if isinstance(held, list) else sorted(held)
+    name = rng.choice(names if key != "meta" else _FLIPPED_FIELDS)
+    if value := held.get(name) if isinstance(held, dict) else held[name]:
+        is_text = isinstance(value, str)
+        held[name] = flipped_text(value, rng) if is_text else flipped(value, rng)
+    return f"{key} {name}"
 
 
 def _mark(world: World, _: Service) -> None:

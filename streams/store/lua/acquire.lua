@@ -36,7 +36,7 @@ else
   if redis.call('LLEN', KEYS[2]) ~= tonumber(counts[1])
     or redis.call('HLEN', KEYS[3]) ~= tonumber(counts[2])
     or redis.call('HLEN', KEYS[4]) ~= tonumber(counts[3])
-    or not tonumber(counts[4]) then
+    or not string.match(counts[4] or '', '^%d+$') then
     return {'DAMAGED', before}
   end
 end

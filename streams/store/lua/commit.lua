@@ -11,9 +11,10 @@
 -- ARGV[6]  before    the head of the hash chain before the last record of the batch
 -- ARGV[7]  last      the offset of that record
 -- ARGV[8]  leader_epoch   the leader epoch of that record
--- ARGV[9]  staged_changes   the number of deltas that were staged for this batch
--- ARGV[10] staged_outbox    likewise, of outbox entries
--- ARGV[11] number of deltas; then that many packed deltas, which follow the staged ones
+-- ARGV[9]  meta_digest    of meta after the batch
+-- ARGV[10] staged_changes   the number of deltas that were staged for this batch
+-- ARGV[11] staged_outbox    likewise, of outbox entries
+-- ARGV[12] number of deltas; then that many packed deltas, which follow the staged ones
 -- then     number of outbox entries; then that many pairs of a name and packed outputs
 -- then     names of outbox entries that have been published
 --
@@ -38,9 +39,9 @@ if first > expected then
   return 'GAP'
 end
 
-local staged = tonumber(ARGV[9]) + tonumber(ARGV[10]) > 0
-if staged and (redis.call('LLEN', KEYS[5]) ~= tonumber(ARGV[9])
-  or redis.call('HLEN', KEYS[7]) ~= tonumber(ARGV[10])) then
+local staged = tonumber(ARGV[10]) + tonumber(ARGV[11]) > 0
+if staged and (redis.call('LLEN', KEYS[5]) ~= tonumber(ARGV[10])
+  or redis.call('HLEN', KEYS[7]) ~= tonumber(ARGV[11])) then
   return 'DAMAGED'
 end
 
@@ -54,7 +55,7 @@ if staged then
   end
   redis.call('DEL', KEYS[5], KEYS[6], KEYS[7])
 end
-local at = 11
+local at = 12
 for _ = 1, tonumber(ARGV[at]) do
   at = at + 1
   redis.call('RPUSH', KEYS[2], ARGV[at])
@@ -69,5 +70,5 @@ for name = at + 1, #ARGV do
 end
 redis.call('HSET', KEYS[1],
   'next', ARGV[4], 'head', ARGV[5], 'before', ARGV[6], 'last', ARGV[7],
-  'leader_epoch', ARGV[8])
+  'leader_epoch', ARGV[8], 'meta_digest', ARGV[9])
 return written()

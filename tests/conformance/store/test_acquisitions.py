@@ -27,7 +27,7 @@ def test_what_an_acquisition_of_nothing_writes_has_the_layout(run):
     async def scenario(bench):
         await bench.store.acquire(P, "a", TOPIC, PARTITIONS)
         assert bench.hand.read(P).meta == {
-            "layout": "3",
+            "layout": "4",
             "topic": "746f706963206f662031362062797465",
             "partitions": "4",
             "owner": "a",
@@ -42,6 +42,7 @@ def test_what_an_acquisition_of_nothing_writes_has_the_layout(run):
             "pages": "0",
             "digest": "0" * 32,
             "outbox": "0",
+            "meta_digest": "6cef36d6807da1b34be4df1697c38042",
         }
 
     run(scenario)

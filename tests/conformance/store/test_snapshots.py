@@ -2,6 +2,7 @@
 
 import pytest
 
+from streams.store.layout import with_meta_digest
 from streams.store.port import Installation, Stage, Verdict
 from tests.conformance.store.bench import CHAIN, PARTITIONS, TOPIC, P, commit, guard_of
 from tests.unit.store.snapshots import Kept, found, written
@@ -11,7 +12,9 @@ SNAPSHOT = found(written(Kept(pages={"page:d/0": b"p", "run:d/r": b"r"})))
 
 def installation(**differing) -> Installation:
     manifest = SNAPSHOT.manifest
-    fields = {**manifest.fields, "topic": TOPIC.hex(), "partitions": str(PARTITIONS)}
+    fields = with_meta_digest(
+        {**manifest.fields, "topic": TOPIC.hex(), "partitions": str(PARTITIONS)}
+    )
     counts = {
         "pages": manifest.pages,
         "changes": manifest.changes,

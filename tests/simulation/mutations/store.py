@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from streams.store import stored_state, writer
+from streams.store import layout, stored_state, writer
 from streams.store.port import Guard, Verdict
 from tests.doubles import memory_store
 from tests.simulation.mutations.registry import Patches, mutation, replaced
@@ -83,6 +83,19 @@ def digest_not_compared() -> Patches:
         __hash__ = int.__hash__
 
     yield replaced(stored_state, "digest_of", lambda hashes: Whatever(0))
+
+
+@mutation
+def entries_not_compared_with_their_digests() -> Patches:
+    """Deltas and outbox entries of which a bit was flipped are accepted."""
+    for module in (layout, stored_state):
+        yield replaced(module, "without_digest", lambda packed, name="": packed[16:])
+
+
+@mutation
+def meta_not_compared_with_its_digest() -> Patches:
+    """A meta of which a bit was flipped is accepted."""
+    yield replaced(layout, "is_whole", lambda fields: fields["layout"] == str(layout.LAYOUT))
 
 
 @mutation

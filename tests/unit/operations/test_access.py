@@ -1,8 +1,7 @@
 """The access list of a dataset over all partitions."""
 
 from streams.operations.status import datasets_of
-from streams.records import encode
-from streams.store.port import Glance, Inventory
+from streams.store.port import Glance, Inventory, pack_report
 from tests.keys import allowing
 from tests.unit.ledger.signed_logs import ALLOW, SignedLog, listed
 
@@ -12,7 +11,7 @@ FEWER = allowing(mary="manage")
 def seen(*logs: SignedLog):
     """The dataset d, as the owners of these partitions tell of it."""
     summaries = [Inventory(7, log.ledger.summary()) for log in logs]
-    return datasets_of(Glance(0, {}, 0, b"", encode(each), {}) for each in summaries)["d"]
+    return datasets_of(Glance(0, {}, 0, b"", pack_report(each), {}) for each in summaries)["d"]
 
 
 def changed(number: int = 1) -> SignedLog:

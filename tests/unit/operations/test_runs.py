@@ -10,10 +10,10 @@ from streams.ledger.ledger import MOST_RUNS, RunSummary, Summary
 from streams.operations import runs
 from streams.operations.runs import RunStatus, runs_of
 from streams.operations.status import Unavailable
-from streams.records import encode
 from streams.sdk.client import Turnstile
 from streams.sdk.memory import MemoryConnection
-from streams.store.port import Glance, Inventory
+from streams.store.port import Glance, Inventory, pack_report
+from tests.doubles.memory_store import meta_of
 
 # What two partitions say of a run, (step, attempt, closed) or nothing; whether all is decided.
 STATES = """
@@ -35,8 +35,8 @@ ROWS = [tuple(word.strip() for word in row if word.strip()) for row in ROWS]
 
 def glance(runs: list[RunSummary], last: int = 7, decided: int = 8, closed: int = 0) -> Glance:
     inventory = Inventory(last, Summary({}, len(runs), closed, runs=runs))
-    meta = {"next": str(decided), "last": str(decided - 1)}
-    return Glance(0, meta, 0, b"", encode(inventory), {})
+    meta = meta_of(next=str(decided), last=str(decided - 1))
+    return Glance(0, meta, 0, b"", pack_report(inventory), {})
 
 
 def said(words: str) -> list[RunSummary]:
@@ -149,7 +149,7 @@ def test_runs_with_dense_steps_and_rosters() -> None:
         t.run("d", "unused")
         summaries = [ledger.summary() for ledger in connection.ledgers]
     glances = [
-        Glance(0, {"next": "8", "last": "7"}, 0, b"", encode(Inventory(7, summary)), {})
+        Glance(0, meta_of(next="8", last="7"), 0, b"", pack_report(Inventory(7, summary)), {})
         for summary in summaries
     ]
     runs = runs_of(glances, [8, 8]).runs

@@ -20,8 +20,8 @@ from streams.operations.spending import PARTS, Spending
 from streams.operations.watching import Watch
 from streams.records import OdometerRecord, Rejected, encode
 from streams.sdk.followers import Followed
-from streams.store.layout import LAYOUT
-from streams.store.port import Glance, Inventory, Pulse, SuspensionReason
+from streams.store.port import Glance, Inventory, Pulse, SuspensionReason, pack_report
+from tests.doubles.memory_store import meta_of
 from tests.unit.web.test_owner import policy
 from tests.waiting import eventually
 
@@ -143,8 +143,7 @@ def test_log_end_is_read_after_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     def glances(*_: object) -> list[Glance]:
         nonlocal decided
         decided += 1
-        meta = {"next": str(decided), "owner": "me", "layout": str(LAYOUT), "partitions": "1"}
-        return [Glance(0, {**meta, "topic": (b"t" * 16).hex()}, 0, b"", b"", {})]
+        return [Glance(0, meta_of(b"t" * 16, next=str(decided)), 0, b"", b"", {})]
 
     monkeypatch.setattr(status, "Topics", Moving)
     monkeypatch.setattr(status, "read_glances", glances)
@@ -157,12 +156,13 @@ TOPICS = TopicsSeen(b"t" * 16, 1, None)
 
 def see(facts: ServiceFacts, summary: Summary | None = None, *, step: int = 0, **meta: str) -> None:
     """Let a watch look at a log of one partition, with 7 records that are decided."""
-    found = {"owner": "me", "layout": str(LAYOUT), "partitions": "1", "next": "7", "last": "6"}
-    found |= {"topic": TOPICS.topic.hex(), **meta}
+    found = meta_of(TOPICS.topic, **{"next": "7", "last": "6", **meta})
     if summary is None:
         summary = Summary({}, 1, 0, [RunSummary("d", "r", 1, step, False, 4, 1)])
-    packed = encode(Inventory(int(found["next"]) - 1, summary))
-    facts.see("t.", TOPICS, [Glance(0, found, 0, encode(Pulse(7, 7, 0.0)), packed, {})], [(0, 7)])
+    packed = pack_report(Inventory(int(found["next"]) - 1, summary))
+    facts.see(
+        "t.", TOPICS, [Glance(0, found, 0, pack_report(Pulse(7, 7, 0.0)), packed, {})], [(0, 7)]
+    )
 
 
 def test_log_that_ends_early_is_shown() -> None:

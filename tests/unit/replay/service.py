@@ -15,10 +15,11 @@ from streams.ledger.ledger import Ledger, Output
 from streams.records import encode, tombstone_offset
 from streams.replay.archive import ArchivedRecord, HeadSource, MissingRecord, StoredHead
 from streams.sdk.memory import MemoryConnection
-from streams.store.layout import chain_fields, fields_of_nothing, pack_change
+from streams.store.layout import chain_fields, fields_of_nothing, pack_change, with_digest
 from streams.store.snapshot import Draft, Moment, Search, Snapshot
 from streams.store.stored_state import StoredState, verified
 from streams.worker.outbox import outbox_entries_of
+from tests.doubles.memory_store import Contents
 
 TOPIC = b"topic of a test!"
 Topics = dict[tuple[str, int], list[ArchivedRecord]]
@@ -137,12 +138,13 @@ class Archived(MemoryConnection):
     def load(self, partition: int) -> StoredState | None:
         kept = self.kept[partition]
         outbox_entries = {
-            outbox_entry.name: outbox_entry.packed
+            outbox_entry.name: with_digest(outbox_entry.packed, outbox_entry.name)
             for first, outputs in kept.outbox
             for outbox_entry in outbox_entries_of(first, 0, outputs)
         }
-        counts = {"changes": str(len(kept.changes)), "outbox": str(len(outbox_entries))}
-        return verified({**kept.fields, **counts}, kept.pages, kept.changes, outbox_entries)
+        contents = Contents(kept.fields, kept.changes, kept.pages, outbox_entries)
+        contents.seal()
+        return verified(contents.meta, kept.pages, kept.changes, outbox_entries)
 
     def _stored(self, topic: str, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
         reached = extent.start

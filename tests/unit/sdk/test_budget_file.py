@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -31,6 +32,7 @@ from streams.ledger.errors import PartitionError
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
 from streams.sdk import budget_file
+from streams.sdk.budget_file import BudgetFile
 from tests.audit.budget_file import audit_file
 from tests.examples import examples
 from tests.unit.sdk import files
@@ -267,7 +269,7 @@ def test_full_disk_charges_nothing(path: Path) -> None:
     charged(path)
 
     def around(sql: str) -> Iterator[None]:
-        if sql.startswith("INSERT INTO changes"):
+        if sql.startswith("INSERT OR REPLACE INTO changes"):
             raise files.error_of(sqlite3.SQLITE_FULL)
         yield
 
@@ -352,39 +354,17 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], FileProblem]] = {
     "a text": (lambda path: path.write_text("budgets\n" * 1000), FileProblem.FOREIGN),
     "another database": (other_database, FileProblem.FOREIGN),
     "a newer file": (sql("PRAGMA user_version = 1000"), FileProblem.OTHER_LAYOUT),
-    "a newer state": (sql("UPDATE file SET layout = 1000"), FileProblem.OTHER_LAYOUT),
-    "a kind of state": (
-        sql("UPDATE pages SET name = 'new:d' WHERE name LIKE 'policy%' AND partition = 0"),
-        FileProblem.DAMAGED,
-    ),
     "nothing": (lambda path: path.write_bytes(b""), FileProblem.DAMAGED),
     "a part": (cut, FileProblem.DAMAGED),
     "no table": (sql("DROP TABLE pages"), FileProblem.DAMAGED),
     "no log": (sql("DELETE FROM file"), FileProblem.DAMAGED),
-    "no partition": (sql("DELETE FROM state WHERE partition = 1"), FileProblem.DAMAGED),
-    "no meta": (sql("UPDATE state SET meta = '{}'"), FileProblem.DAMAGED),
-    "no JSON": (sql("UPDATE state SET meta = '{'"), FileProblem.DAMAGED),
     "a state of another log": (sql("UPDATE file SET topic = zeroblob(16)"), FileProblem.DAMAGED),
     "another P": (sql("UPDATE file SET partitions = 3"), FileProblem.DAMAGED),
-    "a page less": (
-        sql("DELETE FROM pages WHERE rowid = (SELECT min(rowid) FROM pages)"),
-        FileProblem.DAMAGED,
-    ),
-    "a delta less": (
-        sql("DELETE FROM changes WHERE rowid = (SELECT max(rowid) FROM changes)"),
-        FileProblem.DAMAGED,
-    ),
-    "another delta": (sql("UPDATE changes SET entry = zeroblob(9)"), FileProblem.DAMAGED),
-    "another page": (sql("UPDATE pages SET page = zeroblob(99)"), FileProblem.DAMAGED),
     "a record less": (
         sql("DELETE FROM norms WHERE rowid = (SELECT max(rowid) FROM norms)"),
         FileProblem.DAMAGED,
     ),
     "another record": (sql("UPDATE norms SET value = zeroblob(9)"), FileProblem.DAMAGED),
-    "an older meta": (
-        sql("UPDATE state SET meta = json_set(meta, '$.next', '1', '$.last', '0')"),
-        FileProblem.DAMAGED,
-    ),
     "a read-only file": (lambda path: path.chmod(0o400), FileProblem.READ_ONLY),
     "a folder": (replaced_by_folder, FileProblem.UNREADABLE),
 }
@@ -405,6 +385,51 @@ def test_file_that_cannot_be_used_is_not_changed(
     assert (raised.value.problem, raised.value.path) == (problem, str(path))
     assert contents(path) == before
     assert sorted(os.listdir(path.parent)) == [path.name]
+
+
+REBUILT = {
+    "a page of another name": "UPDATE pages SET name = 'new:d' WHERE name LIKE 'policy%'",
+    "a page less": "DELETE FROM pages WHERE rowid = (SELECT min(rowid) FROM pages)",
+    "another page": "UPDATE pages SET page = zeroblob(99)",
+    "a delta less": "DELETE FROM changes WHERE rowid = (SELECT max(rowid) FROM changes)",
+    "another delta": "UPDATE changes SET entry = zeroblob(9)",
+    "a delta of a later offset": "UPDATE changes SET first = first + 1 WHERE rowid = "
+    "(SELECT max(rowid) FROM changes WHERE partition = 1)",
+    "no partition": "DELETE FROM state WHERE partition = 1",
+    "no meta": "UPDATE state SET meta = '{}'",
+    "no JSON": "UPDATE state SET meta = '{'",
+    "another budget of deltas": "UPDATE state SET meta = json_set(meta, '$.changes', '7')",
+    "an older meta": "UPDATE state SET meta = json_set(meta, '$.next', '1', '$.last', '0')",
+}
+
+
+@pytest.mark.parametrize("statement", REBUILT.values(), ids=REBUILT)
+def test_damaged_state_is_rebuilt_from_the_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    monkeypatch.setattr(budget_file, "MERGE_ENTRIES", 4)
+    for _ in range(3):
+        charged(path)
+    sql(statement)(path)
+    before = contents(path)
+    with Turnstile.open(path):
+        assert contents(path) == before  # reading repairs nothing
+    assert spent(path) == 3
+    audit_file(path)
+    with closing(BudgetFile(str(path), 1.0)) as file:
+        for partition in range(2):
+            file.stored(partition)  # the charges of ``spent`` have stored it
+
+
+@pytest.mark.parametrize("log", ["another record", "a record less"])
+def test_damaged_state_with_a_damaged_log_is_refused(path: Path, log: str) -> None:
+    for _ in range(2):
+        charged(path)
+    sql("UPDATE changes SET entry = zeroblob(9)")(path)
+    DAMAGE[log][0](path)
+    with pytest.raises(UnusableFile) as raised:
+        Turnstile.open(path)
+    assert raised.value.problem is FileProblem.DAMAGED
 
 
 @pytest.mark.parametrize("name", ["no/budgets.db", "a\0b"])

@@ -9,14 +9,14 @@ from streams.records.digests import genesis
 from streams.store.layout import (
     Meta,
     chain_fields,
-    digest_of,
     fields_of_nothing,
-    hexadecimal,
     pack_change,
     pack_page,
     page_hash,
+    with_digest,
 )
 from streams.store.snapshot import Draft, Moment, Record, Search, Snapshot
+from tests.doubles.memory_store import Contents
 
 TOPIC = b"topic of 16 byte"
 P, PARTITIONS = 1, 2
@@ -51,16 +51,11 @@ class Kept:
         chain = genesis(self.topic, P, self.partitions)
         for offset in range(self.next):
             chain = chain.after(offset, b"record %d" % offset)
-        counts = {"changes": changes, "pages": self.pages, "outbox": self.outbox}
-        fields = {
-            **fields_of_nothing(self.topic, P, self.partitions),
-            **chain_fields(chain),
-            **{name: str(len(kept)) for name, kept in counts.items()},
-            "next": str(self.next),
-            "since": str(self.since),
-            "digest": hexadecimal(digest_of(self.hashes.values())),
-        }
-        return Moment(Meta.of(fields), changes, self.outbox)
+        outbox = {name: with_digest(packed, name) for name, packed in self.outbox.items()}
+        nothing = fields_of_nothing(self.topic, P, self.partitions)
+        kept = Contents(nothing, changes, self.packed, outbox)
+        kept.seal(**chain_fields(chain), next=str(self.next), since=str(self.since))
+        return Moment(Meta.of(kept.meta), changes, outbox)
 
 
 def drawn(kept: Kept, last: Snapshot | None = None) -> tuple[list[Record], Record, Draft]:

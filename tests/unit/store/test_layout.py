@@ -4,7 +4,9 @@ import pytest
 
 from streams.records.digests import genesis
 from streams.store.layout import (
+    COVERED_FIELDS,
     Damaged,
+    Identity,
     Meta,
     digest_of,
     fields_of_nothing,
@@ -16,6 +18,7 @@ from streams.store.layout import (
     pack_page,
     page_hash,
     page_value,
+    with_digest,
 )
 
 TOPIC = b"topic of 16 byte"
@@ -29,7 +32,7 @@ def test_the_head_of_nothing_is_read_as_nothing():
     assert (meta.changes, meta.pages, meta.outbox) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("field", sorted({*fields_of_nothing(TOPIC, 3, 4)} - {"leader_epoch"}))
+@pytest.mark.parametrize("field", sorted({*fields_of_nothing(TOPIC, 3, 4)}))
 def test_a_meta_without_one_of_its_fields_is_damaged(field):
     fields = fields_of_nothing(TOPIC, 3, 4)
     del fields[field]
@@ -37,8 +40,19 @@ def test_a_meta_without_one_of_its_fields_is_damaged(field):
         Meta.of(fields)
 
 
+@pytest.mark.parametrize("field", COVERED_FIELDS)
+def test_a_meta_with_another_value_in_one_field_is_damaged(field):
+    fields = fields_of_nothing(TOPIC, 3, 4)
+    digit = "1" if not fields[field] else format(int(fields[field][-1], 16) ^ 1, "x")
+    fields[field] = fields[field][:-1] + digit
+    for read in (Meta.of, Identity.of):
+        with pytest.raises(Damaged):
+            read(fields)
+
+
 def test_entries_and_keys_are_those_of_the_layout():
-    assert pack_change(3, 5, b"xy") == [b"\x95\x03\x05\x00\x01\xc4\x02xy"]
+    assert pack_change(3, 5, b"xy") == [with_digest(b"\x95\x03\x05\x00\x01\xc4\x02xy")]
+    assert with_digest(b"xy").hex() == "0c9589fd63715ce46749a40759adce557879"
     assert pack_page(258, b"xy") == b"\x00\x00\x00\x00\x00\x00\x01\x02xy"
     assert page_value(pack_page(258, b"xy")) == b"xy"
     assert outbox_entry_name(258, 1) == "258/1"

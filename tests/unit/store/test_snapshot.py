@@ -36,7 +36,7 @@ def is_of(read: Snapshot, kept: Kept) -> bool:
         replace(meta, **same) == expected
         and read.pages == kept.packed
         and read.changes == list(kept.moment.changes)
-        and read.outbox == dict(kept.outbox)
+        and read.outbox == dict(kept.moment.outbox)
     )
 
 

@@ -11,7 +11,7 @@ from streams.kafka.results import Missing
 from streams.ledger.ledger import Channel, Ledger
 from streams.ledger.state import State
 from streams.records.digests import NO_TOPIC
-from streams.store.layout import fields_of_nothing
+from streams.store.layout import fields_of_nothing, with_digest
 from streams.store.misfit import Suspensions
 from streams.store.port import Commit, Exchange, Guard, Verdict
 from streams.store.stored_state import StoredState, verified
@@ -169,15 +169,9 @@ def log_with(missing: Missing, offsets: int) -> MemoryBroker:
 def owned(store: Store, next_offset: int, outbox: Sequence[tuple[str, bytes]]) -> StoredState:
     """An empty state that has been applied up to an offset, as its owner loads it."""
     kept = store.contents(0)
-    kept.outbox = dict(outbox)
-    kept.meta = {
-        **fields_of_nothing(NO_TOPIC, 0, 1),
-        "owner": "me",
-        "version": "1",
-        "outbox": str(len(outbox)),
-        "next": str(next_offset),
-        "since": str(next_offset),
-    }
+    kept.outbox = {name: with_digest(packed, name) for name, packed in outbox}
+    kept.meta = {**fields_of_nothing(NO_TOPIC, 0, 1), "owner": "me", "version": "1"}
+    kept.seal(next=str(next_offset), since=str(next_offset))
     return verified(kept.meta, kept.pages, kept.changes, kept.outbox)
 
 

@@ -431,7 +431,7 @@ def test_a_merge_drops_only_changes_that_were_there_when_it_began(monkeypatch):
         assert made.processor.next == 3
         run, gone, dropped = made.store.exchanges
         assert (list(run.pages), list(gone.pages)) == (["run:d/a"], [])
-        assert (dropped.dropped, dropped.since) == (covered.entries, 2)
+        assert (dropped.dropped, dropped.fields["since"]) == (covered.entries, "2")
 
     run(scenario)
 

@@ -9,7 +9,7 @@ import pytest
 from streams.ledger.ledger import Delta
 from streams.records import Erase, encode
 from streams.records.users import UserIds, partitions_of
-from streams.store.layout import pack_change
+from streams.store.layout import LAYOUT, is_whole, pack_change
 from streams.store.port import SuspensionReason, decode_pulse
 from streams.store.snapshot import MANIFEST, deletable
 from streams.worker import processor
@@ -81,8 +81,8 @@ def flush_and_delete_all_that_is_covered(cluster):
 def go_back_behind_the_log(cluster):
     kept = cluster.store.contents(0).copy()
     cluster.flush()
-    kept.meta |= {"next": "2", "since": "2", "changes": "0", "outbox": "0"}
     kept.changes, kept.outbox = [], {}
+    kept.seal(next="2", since="2")
     cluster.store.restore({0: kept})
     cluster.broker.norms(0).delete_before(3)
 
@@ -226,7 +226,7 @@ def test_a_snapshot_of_another_layout_suspends_the_partition(monkeypatch):
     async def scenario():
         cluster = await Past().happen()
         cluster.flush()
-        monkeypatch.setattr("streams.store.misfit.LAYOUT", 4)
+        monkeypatch.setattr("streams.store.misfit.LAYOUT", LAYOUT + 1)
         after = Worker(cluster, "after")
         assert 0 not in await after.acquire()
         suspended = cluster.store.contents(0).suspended
@@ -246,7 +246,8 @@ def lose(key):
 
 def rename_an_outbox_entry(cluster):
     kept = cluster.store.contents(0)
-    kept.outbox, kept.meta["outbox"] = {"nonsense": b""}, "1"
+    kept.outbox = {"nonsense": b""}
+    kept.seal()
 
 
 def spoil_the_head(cluster):
@@ -334,7 +335,7 @@ def test_a_state_that_lost_a_part_stays_where_nothing_can_replace_it(
         for _ in range(2):
             assert 0 not in await after.acquire()
             kept = cluster.store.contents(0)
-            assert kept.suspended["reason"] == (reason if left.meta else headless)
+            assert kept.suspended["reason"] == (reason if is_whole(left.meta) else headless)
             assert kept.changes == left.changes
             assert kept.outbox == left.outbox
             assert kept.meta.get("next") == left.meta.get("next")
