@@ -9,7 +9,7 @@ import pytest
 
 from streams import InvalidRequest, Turnstile
 from streams.trainers import Descent, PrivateSteps, PrivateStop, PrivateTrainer
-from tests.readme import blocks, page
+from tests.readme import blocks_of_a_private_stop
 
 USERS, STEPS = 400, 60
 NORMS = np.where(np.arange(USERS) < 250, 1.0, 0.1)  # the first 250 can pay for some steps only
@@ -170,7 +170,7 @@ def test_other_users_than_those_who_have_paid_are_refused() -> None:
 
 
 def test_the_documented_training_ends_by_its_count() -> None:
-    (block,) = [one for one in blocks(page("train/loop")) if "PrivateStop(" in one]
+    (block,) = blocks_of_a_private_stop()
     names: dict[str, Any] = {}
     exec(block, names)
     (*counts, (step, last)), steps = names["stop"].counted, names["steps"]
