@@ -570,7 +570,7 @@ class BudgetFile:
                 raise Unusable(self._failure)
             self._wait_until(deadline)
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: in a message of SQLite
             raise self._problem(error) from error
         finally:
             self._lock.release()
@@ -633,7 +633,7 @@ class BudgetFile:
             "was charged. Repeat exactly the same request"
         )
 
-    def _problem(self, error: sqlite3.Error) -> UnusableFile:
+    def _problem(self, error: Exception) -> UnusableFile:
         problem = _PROBLEMS.get(_code(error), FileProblem.DAMAGED)
         return UnusableFile(self.path, problem, str(error))
 
@@ -652,7 +652,7 @@ _PROBLEMS = {
 """The problem by the error code of SQLite; others mean that the contents are damaged."""
 
 
-def _code(error: sqlite3.Error) -> int:
+def _code(error: Exception) -> int:
     """Return the primary error code of SQLite."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 

@@ -350,12 +350,17 @@ def replaced_by_folder(path: Path) -> None:
     path.mkdir()
 
 
+def flipped_schema(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE state", b"CREATE \xd4ABLE state"))
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], Any], FileProblem]] = {
     "a text": (lambda path: path.write_text("budgets\n" * 1000), FileProblem.FOREIGN),
     "another database": (other_database, FileProblem.FOREIGN),
     "a newer file": (sql("PRAGMA user_version = 1000"), FileProblem.OTHER_LAYOUT),
     "nothing": (lambda path: path.write_bytes(b""), FileProblem.DAMAGED),
     "a part": (cut, FileProblem.DAMAGED),
+    "a schema that is no text": (flipped_schema, FileProblem.DAMAGED),
     "no table": (sql("DROP TABLE pages"), FileProblem.DAMAGED),
     "no log": (sql("DELETE FROM file"), FileProblem.DAMAGED),
     "a state of another log": (sql("UPDATE file SET topic = zeroblob(16)"), FileProblem.DAMAGED),
