@@ -146,6 +146,8 @@ class Witness:
         self._name = f"run {run!r} of dataset {dataset!r}"
         # By partition, the hash of the record for each step and part.
         self._seen: defaultdict[int, OrderedDict[Hashable, bytes]] = defaultdict(OrderedDict)
+        # By partition, the highest offset, and the parts of its record that were seen.
+        self._reached: dict[int, tuple[int, frozenset[int | None]]] = {}
         self._conflict: str | None = None
 
     def see(self, record: Witnessed) -> bool:
@@ -153,7 +155,14 @@ class Witness:
         seen = self._seen[record.partition]
         # A roster step's HALT events follow its decision in several parts.
         part = record.part if isinstance(record, Halted) else None
-        is_new = (record.step, part) not in seen
+        # A worker publishes in the order of the log, and only then deletes from its outbox. So a
+        # record with a lower offset was published before, however long ago.
+        reached, parts = self._reached.get(record.partition, (-1, frozenset()))
+        if record.offset > reached:
+            parts = frozenset()
+        is_new = record.offset >= reached and part not in parts
+        if is_new:
+            self._reached[record.partition] = record.offset, parts | {part}
         # A repeated step is answered with the number of the attempt that repeats it.
         content = hashlib.sha256(encode(msgspec.structs.replace(record, attempt=0))).digest()
         before = seen.setdefault((record.step, part), content)

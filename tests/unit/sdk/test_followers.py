@@ -70,6 +70,21 @@ def test_repeated_record_is_reported_once() -> None:
     assert halts_in([answer for answer in answers for _ in range(3)]) == halts_in(answers)
 
 
+def test_record_repeated_after_many_others_is_reported_once() -> None:
+    first = of_kind(Decision)
+    many = [replace(first, step=step, offset=first.offset + step) for step in range(3, 1300)]
+    halts = halts_in([first, *many])
+    assert halts_in([first, *many, first, *many[:700]]) == halts
+
+
+def test_older_record_between_parts_of_a_step_hides_none_of_them() -> None:
+    (*_, older, whole) = (a for a in published(halting_log()) if isinstance(a, Halted))
+    assert older.offset < whole.offset
+    decision = of_kind(RosterDecision)
+    assert decision.offset == whole.offset
+    assert seen(halts_in([decision, older, whole])) == seen(halts_in([whole]))
+
+
 def test_halts_are_filtered_by_run_and_dataset() -> None:
     answers = published(halting_log())
     assert halts_in(answers, "d", "r") == halts_in(answers)
