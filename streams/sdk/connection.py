@@ -193,6 +193,7 @@ class Connection(ABC):
         self._closed = threading.Event()
         self._waiting: dict[Hashable, PendingRequest] = {}
         self._witnesses: WeakValueDictionary[tuple[str, str], Witness] = WeakValueDictionary()
+        self._rejected: dict[int, int] = {}  # partition -> offset of the last rejected record
         self._broken: Exception | None = None
         self._observers: list[Observer] = []
 
@@ -418,6 +419,12 @@ class Connection(ABC):
                 witness = self._witnesses.get((reply.dataset, reply.run))
                 if witness is not None:
                     witness.see(reply)
+            if isinstance(reply, Rejected):
+                # A worker that takes over publishes rejections again, in the order of the log. They
+                # must not answer a later request with the same content.
+                if reply.offset <= self._rejected.get(partition, -1):
+                    return
+                self._rejected[partition] = reply.offset
             waiting = self._waiting.get(key_of(reply))
             if waiting is not None:
                 waiting.receive(reply)

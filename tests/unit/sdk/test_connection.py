@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from kafka.errors import (
 )
 
 from streams.config import Config
+from streams.ledger.outputs import Channel, Output
 from streams.records import (
     Charge,
     CloseRun,
@@ -23,6 +25,7 @@ from streams.records import (
     OpenRun,
     Reason,
     Rejected,
+    RunOpened,
     WithdrawDataset,
     encode,
 )
@@ -31,11 +34,14 @@ from streams.sdk.errors import (
     DecisionTimeout,
     Fenced,
     InvalidRequest,
+    RequestRejected,
     ServiceUnavailable,
     TurnstileError,
     refusal_of,
 )
 from streams.sdk.kafka import publishing_error, reaching_kafka
+from streams.sdk.memory import MemoryConnection
+from tests.unit.ledger.ledgers import Log
 
 NOW = Deadline.after(0.0)
 
@@ -163,3 +169,33 @@ def test_retriable_publishing_error_is_a_timeout(
 def test_kafka_errors_become_sdk_errors() -> None:
     with pytest.raises(ServiceUnavailable), reaching_kafka(Config()):
         raise BrokerNotAvailableError("gone")
+
+
+class Republishing(MemoryConnection):
+    """A connection whose workers publish their rejections again before every answer."""
+
+    rejections: list[bytes]
+
+    def _answer(self, partition: int, outputs: Sequence[Output]) -> None:
+        for value in self.rejections:
+            self._deliver(Channel.REJECTS, partition, value)
+        self.rejections += [o.value for o in outputs if o.channel is Channel.REJECTS]
+        super()._answer(partition, outputs)
+
+    def publish_all(self, requests: list[bytes]) -> None:
+        for request in requests:
+            self._apply(0, request)
+
+
+def test_repeated_rejection_does_not_end_a_later_request() -> None:
+    connection = Republishing(1, 30.0)
+    connection.rejections = []
+    request = {0: encode(OpenRun(dataset="d", run="r", attempt=1, request="token"))}
+    for _ in range(2):
+        with pytest.raises(RequestRejected):
+            connection.ask("token", request, connection.deadline(None))
+    log = Log()
+    log.create()
+    connection.publish_all(log.records)
+    answers = connection.ask("token", request, connection.deadline(None))
+    assert isinstance(answers[0], RunOpened)
