@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import ssl
-import struct
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from secrets import token_urlsafe
 
 from streams.local.children import Child
 from streams.local.directory import make_private, write_private
 from streams.local.errors import LocalFailure, LocalStackError
 from streams.local.kafka_runtime import Progress, find_java, kafka_classpath
-from streams.local.server import LOOPBACK, Server, exchange
+from streams.local.server import LOOPBACK, Server
 
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Default options of the virtual machine.
@@ -61,6 +58,7 @@ _SETTINGS: Mapping[str, str] = {
 
 _LOGGING = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",  # for ``ready``
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
 )
@@ -77,7 +75,7 @@ class KafkaBroker(Server):
 
     name = "Kafka"
     port_count = 2  # clients, controller
-    start_timeout = 60.0
+    ready = "Kafka Server started"  # the broker is registered, and clients can create topics
 
     def __init__(
         self,
@@ -114,18 +112,11 @@ class KafkaBroker(Server):
         self._java: Path | None = None
         self._progress = progress
 
-    def _launch(self, ports: tuple[int, ...]) -> Child:
+    def _launch(self, ports: tuple[int, ...]) -> None:
         properties = self._write_properties(ports)
-        if not self._cluster_file.exists():
+        if not (self._data / "log" / "meta.properties").exists():  # the tool writes it last
             self._format(properties)
-        return self._run("kafka.Kafka", str(properties), heap=self._heap)
-
-    def _is_ready(self, child: Child, port: int) -> bool:
-        return registered_cluster(port) == self._cluster_file.read_text()
-
-    @property
-    def _cluster_file(self) -> Path:
-        return self._data / "cluster.id"
+        self._run("kafka.Kafka", str(properties), heap=self._heap)
 
     def _listeners(self, ports: tuple[int, ...]) -> Mapping[str, str]:
         """Return the settings that say where the broker listens and whom it lets in."""
@@ -155,21 +146,16 @@ class KafkaBroker(Server):
         return path
 
     def _format(self, properties: Path) -> None:
-        """Format the storage, once; after an interruption again, with the same cluster id."""
-        draft = self._data / "cluster.id.new"
-        if not draft.exists():
-            write_private(draft, (self._cluster or new_cluster_id()).encode())
-        tool = ("kafka.tools.StorageTool", "format", "--ignore-formatted")
-        cluster = draft.read_text()
-        child = self._run(*tool, "-t", cluster, "-c", str(properties), heap="64m")
-        try:
-            code = child.wait(self.start_timeout)
-        finally:
-            child.kill()
+        """Format the storage, once."""
+        cluster = self._cluster or token_urlsafe(16)
+        # With =, because the id may start with -, as an option does.
+        options = (f"--cluster-id={cluster}", "-c", str(properties))
+        child = self._run("kafka.tools.StorageTool", "format", *options, heap="64m")
+        code = child.wait(self.start_timeout)
         if code != 0:
             reason = LocalFailure.NOT_READY if code is None else LocalFailure.EXITED
             raise LocalStackError(reason, child.explain(f"could not format {self._data}"))
-        os.replace(draft, self._cluster_file)
+        child.kill()
 
     def _run(self, *arguments: str, heap: str) -> Child:
         self._java = self._java or find_java()
@@ -189,50 +175,3 @@ class KafkaBroker(Server):
             *arguments,
         ]
         return self._spawn(command)
-
-
-def registered_cluster(port: int, tls: ssl.SSLContext | None = None) -> str | None:
-    """Return the cluster id of the broker on a port; None until it can create topics.
-
-    The function encodes one Metadata request itself, because importing a client library takes
-    longer than the answer. A broker that listens but is not registered yet lists no brokers.
-    """
-    # Length; then key 3 (Metadata), version 2, correlation 1, no client id; no topics.
-    body = struct.pack(">hhihi", 3, 2, 1, -1, 0)
-    answer = exchange(port, struct.pack(">i", len(body)) + body, tls=tls)
-    if answer is None:
-        return None
-    try:
-        with answer:
-            size = struct.unpack(">i", answer.read(4))[0]
-            return _cluster_of_metadata(answer.read(size))
-    except (OSError, struct.error, UnicodeDecodeError):
-        return None
-
-
-def _cluster_of_metadata(answer: bytes) -> str | None:
-    """Return the cluster id of a Metadata response, version 2, that lists a broker.
-
-    The response has the correlation id, an array of (id, host, port, rack), and the cluster id.
-    """
-
-    def string(at: int) -> tuple[bytes, int]:
-        (length,) = struct.unpack_from(">h", answer, at)
-        end = at + 2 + max(length, 0)
-        return answer[at + 2 : end], end
-
-    (brokers,) = struct.unpack_from(">i", answer, 4)
-    at = 8
-    for _ in range(brokers):
-        _host, at = string(at + 4)
-        _rack, at = string(at + 4)
-    cluster, _ = string(at)
-    return cluster.decode() if brokers > 0 else None
-
-
-def new_cluster_id() -> str:
-    """Return a random Kafka UUID that does not start with - like a command-line option."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text

@@ -115,14 +115,14 @@ class Child:
         self.wait(self.grace)
         self.kill()
 
-    def wait_until(self, ready: Callable[[], bool], timeout: float) -> None:
-        """Wait until ``ready()`` returns true.
+    def wait_for(self, line: str, timeout: float) -> None:
+        """Wait until the program has written a line to its log that contains this text.
 
         Raises:
             LocalStackError: the program ended, or the timeout passed; with the log's last lines.
         """
         deadline = time.monotonic() + timeout
-        while not ready():
+        while not any(line in text for text in self.log_tail(_TAIL_BYTES)):
             code = self.exit_code
             if code is not None:
                 raise LocalStackError(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
-from streams.local.children import Child
 from streams.local.directory import make_private
 from streams.local.errors import LocalFailure, LocalStackError, how_to_install
-from streams.local.server import LOOPBACK, Server, exchange
+from streams.local.server import LOOPBACK, Server
 
 _SETTINGS: Mapping[str, str] = {
     "bind": LOOPBACK,
@@ -62,7 +60,7 @@ class RedisServer(Server):
 
     name = "Redis"
     port_count = 1
-    start_timeout = 60.0
+    ready = "Ready to accept connections"  # after the data are loaded
 
     def __init__(
         self,
@@ -88,35 +86,16 @@ class RedisServer(Server):
         self._data = self.directory / "redis"
         self._settings = dict(settings or {})
         self._binary = binary
-        self._login = b""  # of the request that asks whether the server is ready
 
     @property
     def url(self) -> str:
         """``redis://host:port/0``."""
         return f"redis://{self.address}/0"
 
-    def _launch(self, ports: tuple[int, ...]) -> Child:
+    def _launch(self, ports: tuple[int, ...]) -> None:
         if self._binary is None:
             self._binary = find_redis_server()
         make_private(self._data)
         settings = {**_SETTINGS, "port": str(ports[0]), "dir": str(self._data), **self._settings}
         options = [text for key, value in settings.items() for text in (f"--{key}", value)]
-        return self._spawn([str(self._binary), *options])
-
-    def _is_ready(self, child: Child, port: int) -> bool:
-        """Return whether this child, not another server on the port, has loaded its data."""
-        request = self._login + b"PING\r\nINFO server\r\nQUIT\r\n"
-        expected = [b"+OK\r\n", b"+PONG\r\n"] if self._login else [b"+PONG\r\n"]
-        answer = exchange(port, request)
-        if answer is None:
-            return False
-        try:
-            with answer:
-                if [answer.readline() for _ in expected] != expected:
-                    return False
-                # Do not read to the end: Valkey as a Sentinel does not support QUIT.
-                processes = (re.match(rb"process_id:(\d+)", line) for line in answer)
-                found = next(filter(None, processes), None)
-        except OSError:
-            return False
-        return found is not None and int(found[1]) == child.pid
+        self._spawn([str(self._binary), *options])

@@ -8,7 +8,6 @@ workers sign decisions and clients sign requests.
 from __future__ import annotations
 
 import hashlib
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,8 +27,7 @@ from streams.kafka.answers import ensure_answer_topics
 from streams.kafka.granting import grant, set_passwords
 from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import ensure_topics
-from streams.local.broker import KafkaBroker, registered_cluster
-from streams.local.children import Child
+from streams.local.broker import KafkaBroker
 from streams.local.directory import DataDirectory, make_private, write_private
 from streams.local.errors import LocalFailure, LocalStackError
 from streams.local.redis_server import RedisServer
@@ -378,15 +376,6 @@ class SecureBroker(KafkaBroker):
             "super.users": f"User:CN={self._name};User:CN={ADMIN}",
         }
 
-    def _is_ready(self, child: Child, port: int) -> bool:
-        context = ssl.create_default_context(cafile=str(self._authority.certificate))
-        context.load_cert_chain(self._keys)
-        return registered_cluster(self._internal, context) == self._cluster_file.read_text()
-
-
-LAUNCHER = "launcher"
-"""The user that checks whether the server is ready."""
-
 
 class SecureRedis(RedisServer):
     """A Redis with the given users, each with a password and the rights of a role, and no others.
@@ -416,10 +405,7 @@ class SecureRedis(RedisServer):
         """
         self.users_file = secrets / "redis-users.acl"
         super().__init__(directory, settings={"aclfile": str(self.users_file)}, **options)
-        password = token_urlsafe()
-        self._login = f"AUTH {LAUNCHER} {password}\r\n".encode()
-        known = {**users, LAUNCHER: (password, ("-@all", "+ping", "+info"))}
-        write_private(self.users_file, _file_of_users(known))
+        write_private(self.users_file, _file_of_users(users))
 
 
 def _file_of_users(users: Mapping[str, tuple[str, Sequence[str]]]) -> bytes:

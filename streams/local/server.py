@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import random
 import socket
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import ExitStack
-from itertools import takewhile
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, ClassVar, Self
+from typing import ClassVar, Self
 
 from streams.local.children import Child, signals_held
 from streams.local.directory import write_private
 from streams.local.errors import LocalFailure, LocalStackError
 
+LOOPBACK = "127.0.0.1"
+
+KAFKA_PORT, REDIS_PORT = 9092, 6379
+"""The default ports of clients."""
+
+# Below the ports that Linux (32768-60999) and macOS (49152-65535) use for outgoing connections.
+# Among those, a client that keeps reconnecting to a stopped server could get the server's own port,
+# connect to itself and so prevent the server from starting again.
+_PORTS = range(20000, 32768)
 _PORT_TRIES = 5
 
 
@@ -30,7 +37,10 @@ class Server(ABC):
 
     name: ClassVar[str]
     port_count: ClassVar[int]
-    start_timeout: ClassVar[float]
+    start_timeout: ClassVar[float] = 60.0
+    ready: ClassVar[str]
+    """What the server logs as soon as it answers requests. Unlike an answer on its port, the log
+    cannot be that of another server."""
 
     def __init__(
         self,
@@ -58,12 +68,8 @@ class Server(ABC):
         self._child: Child | None = None
 
     @abstractmethod
-    def _launch(self, ports: tuple[int, ...]) -> Child:
-        """Start the program on these ports, without waiting for it."""
-
-    @abstractmethod
-    def _is_ready(self, child: Child, port: int) -> bool:
-        """Return whether this very server, not another one on that port, answers requests."""
+    def _launch(self, ports: tuple[int, ...]) -> None:
+        """Start the program on these ports with ``_spawn``, without waiting for it."""
 
     @property
     def port(self) -> int:
@@ -101,12 +107,13 @@ class Server(ABC):
         """
         if self.running:
             return
-        self._child = None
         for tries_left in reversed(range(_PORT_TRIES)):
             ports = self._ports or self._choose_ports()
             try:
-                child = self._launch(ports)
-                child.wait_until(lambda: self._is_ready(child, ports[0]), self.start_timeout)  # noqa: B023
+                self._launch(ports)
+                assert self._child is not None
+                self._child.wait_for(self.ready, self.start_timeout)
+                break
             except BaseException as error:
                 self.kill()
                 is_own = isinstance(error, LocalStackError)
@@ -119,10 +126,8 @@ class Server(ABC):
                         f"Another process uses port {taken[0]}; end it, or give another port. "
                         f"{error}",
                     ) from error
-            else:
-                break
         self._ports = ports
-        if not self._given:
+        if not self._given and ports[0] != self._preferred:
             write_private(self._ports_file, " ".join(map(str, ports)).encode())
 
     def stop(self) -> None:
@@ -151,7 +156,6 @@ class Server(ABC):
             )
 
     def _spawn(self, command: Sequence[str]) -> Child:
-        """Start a program of this server, so that ``kill`` ends it even after a signal."""
         with signals_held():
             self._child = Child(self.name, command, log=self.log, hold=self._hold)
         return self._child
@@ -160,20 +164,16 @@ class Server(ABC):
         first = self._given
         if not first and self._preferred is not None and is_free(self._preferred):
             first = (self._preferred,)
-        if not first:
-            first = self._ports_before()
+        if not first and all(map(is_free, kept := self._ports_before())):
+            first = kept
         return (*first, *free_ports(self.port_count - len(first)))
 
     def _ports_before(self) -> tuple[int, ...]:
-        """Return the first ports of the last start on this directory that are free now.
-
-        They never include the default ports of Kafka and Redis, which other servers may need.
-        """
+        """Return the ports of the last start on this directory, except preferred ones."""
         try:
-            kept = [int(port) for port in self._ports_file.read_text().split()]
+            return tuple(map(int, self._ports_file.read_text().split()))[: self.port_count]
         except (OSError, ValueError):
             return ()
-        return tuple(takewhile(_is_usable, kept[: self.port_count]))
 
     def __enter__(self) -> Self:
         self.start()
@@ -186,36 +186,6 @@ class Server(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def _is_usable(port: int) -> bool:
-    return 0 < port < 2**16 and port not in (KAFKA_PORT, REDIS_PORT) and is_free(port)
-
-
-def exchange(
-    port: int, request: bytes, timeout: float = 2.0, tls: ssl.SSLContext | None = None
-) -> BinaryIO | None:
-    """Send a request to a loopback port; return a file with the answer, None without a listener."""
-    try:
-        with socket.create_connection((LOOPBACK, port), timeout) as plain:
-            connection = tls.wrap_socket(plain, server_hostname=LOOPBACK) if tls else plain
-            with connection:
-                connection.sendall(request)
-                return connection.makefile("rb")  # stays open until it is closed itself
-    except OSError:
-        return None
-
-
-LOOPBACK = "127.0.0.1"
-
-# Below the ports that Linux (32768-60999) and macOS (49152-65535) use for outgoing connections.
-# Among those, a client that keeps reconnecting to a stopped server could get the server's own port,
-# connect to itself and so prevent the server from starting again.
-_LOWEST, _HIGHEST = 20000, 32767
-_TRIES = 200
-
-KAFKA_PORT, REDIS_PORT = 9092, 6379
-"""The default ports of clients."""
 
 
 def is_free(port: int) -> bool:
@@ -232,17 +202,5 @@ def is_free(port: int) -> bool:
 
 def free_ports(count: int) -> tuple[int, ...]:
     """Return distinct free ports. Another process may take one first, so callers retry."""
-    generator = random.SystemRandom()
-    found: list[int] = []
-    for _ in range(_TRIES):
-        if len(found) == count:
-            return tuple(found)
-        port = generator.randint(_LOWEST, _HIGHEST)
-        if port not in found and is_free(port):
-            found.append(port)
-    # No port of that range is free or allowed: let the system choose.
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((LOOPBACK, 0))
-        return tuple(probe.getsockname()[1] for probe in probes)
+    shuffled = random.SystemRandom().sample(_PORTS, len(_PORTS))
+    return tuple(islice(filter(is_free, shuffled), count))

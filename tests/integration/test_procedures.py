@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from streams.local import KafkaBroker, LocalStack, RedisServer
-from streams.local.broker import new_cluster_id
 from streams.local.server import LOOPBACK, free_ports
 from tests.chaos.trainers import (
     TrainerThread,
@@ -112,7 +112,7 @@ def broker(directory: Path, number: int, cluster: str, controller: int) -> Kafka
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[list[KafkaBroker]]:
     """Yield three brokers; only the first one is running."""
-    cluster, (controller,) = new_cluster_id(), free_ports(1)
+    cluster, (controller,) = token_urlsafe(16), free_ports(1)
     known = [broker(tmp_path, number, cluster, controller) for number in (1, 2, 3)]
     try:
         known[0].start()

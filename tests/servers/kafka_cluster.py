@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Any
 
 from streams.local import KafkaBroker
-from streams.local.broker import new_cluster_id
 from streams.local.secure import ADMIN, SecureBroker
 from streams.local.server import LOOPBACK, free_ports
 
@@ -42,7 +42,7 @@ class KafkaCluster:
         voters = ",".join(
             f"{number}@{LOOPBACK}:{controller}" for number, (_, controller, *_) in ports.items()
         )
-        cluster = new_cluster_id()
+        cluster = token_urlsafe(16)
         self.brokers: list[Any] = [
             self.kind(
                 directory / f"kafka-{number}",

@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from secrets import token_hex
 
+import redis
+
 from streams.local import LocalFailure, LocalStackError, RedisServer
-from streams.local.server import LOOPBACK, exchange, free_ports, is_free
+from streams.local.server import LOOPBACK, free_ports, is_free
 
 MASTERS = 3
 """With fewer masters a Cluster cannot elect a replacement for a lost one."""
@@ -117,7 +119,7 @@ class RedisCluster:
     def _wait_until_formed(self) -> None:
         deadline = time.monotonic() + _FORMED_WITHIN
         for node in self.nodes:
-            while b"cluster_state:ok" not in _cluster_info(node.port):
+            while not _is_formed(node):
                 node.check()
                 if time.monotonic() > deadline:
                     raise LocalStackError(
@@ -128,15 +130,9 @@ class RedisCluster:
                 time.sleep(_POLL)
 
 
-def _cluster_info(port: int) -> bytes:
-    answer = exchange(port, b"CLUSTER INFO\r\nQUIT\r\n")
-    if answer is None:
-        return b""
-    try:
-        with answer:
-            return answer.read()
-    except OSError:
-        return b""
+def _is_formed(node: RedisServer) -> bool:
+    with redis.Redis(port=node.port) as client:
+        return bool(client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
 
 
 def _free_pairs(count: int) -> list[int]:

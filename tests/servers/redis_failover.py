@@ -14,7 +14,7 @@ from typing import Any
 
 import redis
 
-from streams.local import Child, RedisServer
+from streams.local import RedisServer
 from streams.local.redis_server import find_redis_server
 from streams.store.layout import key_of
 from tests.servers.redis_cluster import RedisCluster
@@ -97,13 +97,14 @@ class Sentinel(RedisServer):
     """A Sentinel that watches one master."""
 
     name = "Sentinel"
+    ready = "Sentinel ID is"
 
     def __init__(self, directory: Path, watched: int, *more: str) -> None:
         super().__init__(directory)
         self._watched = watched
         self._more = more  # lines of its file
 
-    def _launch(self, ports: tuple[int, ...]) -> Child:
+    def _launch(self, ports: tuple[int, ...]) -> None:
         file = self.directory / "sentinel.conf"
         file.parent.mkdir(parents=True, exist_ok=True)
         lines = [
@@ -116,7 +117,7 @@ class Sentinel(RedisServer):
             *self._more,
         ]
         file.write_text("\n".join([*lines, ""]))
-        return self._spawn([str(find_redis_server()), str(file), "--sentinel"])
+        self._spawn([str(find_redis_server()), str(file), "--sentinel"])
 
 
 @contextmanager

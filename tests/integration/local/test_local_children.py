@@ -122,7 +122,7 @@ def test_the_log_tail_has_only_lines_of_this_start(tmp_path: Path) -> None:
         assert child.log_tail() == [text, "problem"]
     assert log.read_text() == "first\nproblem\nsecond\nproblem\n"
     with pytest.raises(LocalStackError) as caught:
-        child.wait_until(lambda: False, 5)
+        child.wait_for("never", 5)
     assert caught.value.reason is LocalFailure.EXITED
     assert re.search(r"\b3\b", str(caught.value).partition(str(log))[0])
     assert "problem" in str(caught.value)

@@ -15,7 +15,6 @@ import pytest
 import redis
 
 from streams.local import LocalFailure, LocalStack, LocalStackError
-from streams.local.broker import registered_cluster
 from streams.local.server import LOOPBACK, free_ports
 from streams.local.stack import SECURE_FOLDER
 from tests.integration.local.conftest import WORKER, is_gone
@@ -91,7 +90,7 @@ def test_an_existing_broker_and_redis_are_used_and_not_stopped(stack: LocalStack
                 getattr(guest, own)
             assert caught.value.reason is LocalFailure.INVALID_CALL
     assert pids == (stack.broker.pid, stack.redis_server.pid)
-    assert registered_cluster(stack.broker.port) is not None
+    stack.check()
     with redis.Redis.from_url(stack.redis) as client:
         assert client.ping()
 
@@ -291,7 +290,7 @@ def test_a_given_directory_keeps_its_ports_while_they_are_free(
     with socket.create_server((LOOPBACK, port)), again() as third:
         other = third.redis_server.port
         assert other != port
-    (tmp_path / "data" / "redis.ports").write_text("nonsense 99999")
+    (tmp_path / "data" / "redis.ports").write_text("nonsense")
     with again() as fourth:
         assert fourth.redis_server.running
     (known,) = free_ports(1)
