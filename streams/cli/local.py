@@ -19,7 +19,6 @@ from streams.cli.output import Exit, log_as_json, note, say, show
 from streams.config import Config
 from streams.kafka.topics import ensure_topics
 from streams.local import LocalFailure, LocalStack, LocalStackError
-from streams.local.children import STOPPING
 from streams.local.errors import how_to_install
 from streams.local.server import LOOPBACK, free_ports
 from streams.operations.status import Unavailable, read_owners, topics_of
@@ -142,29 +141,27 @@ def _note_lines(thing: object) -> None:
         note(thing)
 
 
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that ask a program to end: from Ctrl-C, a supervisor, a closed terminal."""
+
+
 class SignalReceived(KeyboardInterrupt):
     """SIGINT, SIGTERM or SIGHUP has arrived."""
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Raise ``SignalReceived`` at the first signal that asks to stop.
-
-    Later signals do not raise. While a stack is stopping they kill its processes (see
-    ``LocalStack.stop``).
-    """
-    stopping = False
+    """Raise ``SignalReceived`` at the first signal that asks to stop, and ignore later ones."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopping
-        if not stopping:
-            stopping = True
-            with suppress(OSError):  # not note(): printing is not reentrant
-                os.write(2, b"stopping; send the signal again to kill all processes\n")
-            raise SignalReceived
+        for later in heeded:
+            signal.signal(later, signal.SIG_IGN)
+        with suppress(OSError):  # not note(): printing is not reentrant
+            os.write(2, b"stopping\n")
+        raise SignalReceived
 
     # Ignored signals stay ignored, as under nohup.
-    heeded = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    heeded = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, stop) for number in heeded}
     try:
         yield

@@ -1,21 +1,17 @@
-"""Child processes that end with their parent, even if it is killed, and write a log.
-
-`signals_held` delays signals while a child is started or stopped.
-"""
+"""Child processes that end with their parent, even if it is killed, and write a log."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from streams.local.errors import LocalFailure, LocalStackError
 
@@ -62,21 +58,23 @@ class Child:
         self.log = log
         self.grace = grace
         self.started = time.monotonic()
-        self._using_pipe = threading.RLock()  # a closed descriptor number may be reused
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(log, "ab", opener=_open_private) as output:
-            self._log_start = output.seek(0, 2)
-            self._guard = self._start_guard((str(grace), *command), output, environment, hold)
-        assert self._guard.stdout is not None
-        with self._guard.stdout as stream:
-            kind, _, text = stream.readline().decode().strip().partition(" ")
-        if kind != "pid":
-            self.kill()
+        if shutil.which(command[0], path=(environment or os.environ).get("PATH")) is None:
             raise LocalStackError(
                 LocalFailure.NOT_STARTED,
-                f"{name} could not be started: {command[0]}: {text or 'no answer'}",
+                f"{name} could not be started: {command[0]} is not an executable file.",
             )
-        self.pid = int(text)
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        words = (str(os.getpid()), str(grace), *command)
+        with open(log, "ab", opener=_open_private) as output:
+            self._log_start = output.seek(0, 2)
+            self._guard = self._start_guard(words, output, environment, hold)
+        assert self._guard.stdout is not None
+        with self._guard.stdout as stream:
+            line = stream.readline()
+        if not line:
+            self._guard.wait()
+            raise LocalStackError(LocalFailure.NOT_STARTED, self.explain("could not be started"))
+        self.pid = int(line)
 
     @property
     def exit_code(self) -> int | None:
@@ -97,17 +95,12 @@ class Child:
 
     def terminate(self) -> None:
         """Ask the program to end (SIGTERM), without waiting."""
-        self._command(b"T")
-
-    def hasten(self) -> None:
-        """End the program with SIGKILL, without waiting."""
-        self._command(b"K")
+        self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End the program with SIGKILL and wait for it."""
-        self.hasten()
+        self._signal(signal.SIGKILL)
         self._guard.wait()
-        self._close()
 
     def stop(self) -> None:
         """Send SIGTERM, and SIGKILL after the grace period; return when the program has ended."""
@@ -157,64 +150,16 @@ class Child:
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-I", "-S", str(_GUARD), *words],
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=output,
             env=None if environment is None else dict(environment),
-            bufsize=0,
             start_new_session=True,
             pass_fds=tuple(hold),
         )
 
-    def _command(self, letter: bytes) -> None:
-        pipe = self._guard.stdin
-        with self._using_pipe:
-            if pipe is not None and not pipe.closed:
-                with suppress(OSError):  # the guard, and so the program, has ended
-                    pipe.write(letter)
-
-    def _close(self) -> None:
-        with self._using_pipe:
-            if self._guard.stdin is not None:
-                with suppress(OSError):
-                    self._guard.stdin.close()
-
-
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that ask a program to end: from Ctrl-C, a supervisor, a closed terminal."""
-
-
-@contextmanager
-def signals_held(on_signal: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Deliver signals that arrive within this context at its end.
-
-    A signal handler may raise. Between the start of a child and the line that stores it, that would
-    leave a child that is never ended. Outside the main thread, where Python handles no signals,
-    this context does nothing.
-
-    Args:
-        on_signal: called for each signal immediately.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    arrived: list[signal.Signals] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        arrived.append(signal.Signals(number))
-        on_signal()
-
-    before = {}
-    try:
-        for number in STOPPING:
-            handler = signal.getsignal(number)
-            # Ignored signals (nohup) stay ignored; a handler not set by Python cannot be restored.
-            if handler not in (signal.SIG_IGN, None):
-                before[number] = handler
-                signal.signal(number, hold)
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in arrived:
-            signal.raise_signal(number)
+    def _signal(self, number: signal.Signals) -> None:
+        # The guard ends as soon as the program has, long before its process id is used again.
+        if self.running:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)

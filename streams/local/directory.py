@@ -9,6 +9,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 
 from streams.local.errors import LocalFailure, LocalStackError
 
@@ -37,38 +38,40 @@ def write_private(path: Path, content: bytes) -> None:
 class DataDirectory:
     """A directory and the lock on it.
 
-    A new directory has mode 0700; an existing one keeps its mode. The guards of the children
-    inherit the lock, so it is free only when the last child has ended, even after a kill -9 of the
-    stack. So two brokers never share a log.
+    A new directory has mode 0700; an existing one keeps its mode. The children inherit the lock, so
+    it is free only when the last child has ended, even after a kill -9 of the stack. So two brokers
+    never share a log.
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
-        """Create the directory; without a path, a temporary one. ``acquire`` locks it.
+        """Choose the directory, without a path a temporary one; ``acquire`` creates it.
 
         Raises:
-            LocalStackError: the directory cannot be created.
+            LocalStackError: Kafka cannot use a directory of this name.
         """
         self.temporary = path is None
+        if path is None:
+            self.path = Path(tempfile.gettempdir(), f"{_PREFIX}{token_hex(8)}")
+        else:
+            self.path = _allowed_by_kafka(Path(path).expanduser().absolute())
+        self.lock = -1
+
+    def acquire(self) -> None:
+        """Create and lock the directory; wait for the children of a stack that was killed.
+
+        Raises:
+            LocalStackError: the directory cannot be created, or another stack uses it.
+        """
         try:
-            if path is None:
+            if self.temporary:
                 _remove_stale()
-                self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            else:
-                self.path = _allowed_by_kafka(Path(path).expanduser().absolute())
-                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=not self.temporary)
             self.lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        except (OSError, RuntimeError) as error:  # RuntimeError: ~ without a home
+        except OSError as error:
             raise LocalStackError(
                 LocalFailure.UNUSABLE_DIRECTORY,
                 f"The data directory cannot be used: {error}. Use a writable one.",
             ) from error
-
-    def acquire(self) -> None:
-        """Lock the directory; wait for the children of a stack that was killed.
-
-        Raises:
-            LocalStackError: another stack uses it.
-        """
         deadline = time.monotonic() + _WAIT
         while not _try_lock(self.lock):
             if time.monotonic() >= deadline:
@@ -79,16 +82,12 @@ class DataDirectory:
                 )
             time.sleep(_POLL)
 
-    def close(self, keep_logs: bool = False) -> None:
-        """Release the lock; remove a temporary directory, except its logs if ``keep_logs``."""
-        if self.temporary:
-            for entry in self.path.iterdir():
-                if keep_logs and entry.name in ("logs", _LOCK):
-                    continue
-                _remove(entry)
-            if not keep_logs:
-                _remove(self.path)
-        os.close(self.lock)
+    def close(self, keep: bool = False) -> None:
+        """Release the lock; remove a temporary directory unless ``keep``."""
+        if self.temporary and not keep:
+            shutil.rmtree(self.path, ignore_errors=True)
+        if self.lock >= 0:
+            os.close(self.lock)
 
 
 def _allowed_by_kafka(path: Path) -> Path:
@@ -110,13 +109,6 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _remove_stale() -> None:
     """Remove temporary directories of killed stacks: owned by this user, and not locked."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
@@ -128,6 +120,6 @@ def _remove_stale() -> None:
             descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
             try:
                 if _try_lock(descriptor):
-                    _remove(directory)
+                    shutil.rmtree(directory, ignore_errors=True)
             finally:
                 os.close(descriptor)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from streams.local.children import Child, signals_held
+from streams.local.children import Child
 from streams.local.directory import write_private
 from streams.local.errors import LocalFailure, LocalStackError
 
@@ -39,8 +39,8 @@ class Server(ABC):
     port_count: ClassVar[int]
     start_timeout: ClassVar[float] = 60.0
     ready: ClassVar[str]
-    """What the server logs as soon as it answers requests. Unlike an answer on its port, the log
-    cannot be that of another server."""
+    """The text that the server logs as soon as it answers requests. Unlike an answer on its port,
+    the log cannot be that of another server."""
 
     def __init__(
         self,
@@ -142,11 +142,6 @@ class Server(ABC):
             self._child.kill()
             self._child = None
 
-    def hasten(self) -> None:
-        """End the server with SIGKILL, without waiting."""
-        if self._child is not None:
-            self._child.hasten()
-
     def check(self) -> None:
         """Raise ``LocalStackError`` with the log's last lines if the server ended by itself."""
         if self._child is not None and not self._child.running:
@@ -156,8 +151,7 @@ class Server(ABC):
             )
 
     def _spawn(self, command: Sequence[str]) -> Child:
-        with signals_held():
-            self._child = Child(self.name, command, log=self.log, hold=self._hold)
+        self._child = Child(self.name, command, log=self.log, hold=self._hold)
         return self._child
 
     def _choose_ports(self) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ from typing import ClassVar, Self, TypeVar
 
 from streams.config import PREFIX
 from streams.local.broker import KafkaBroker
-from streams.local.children import signals_held
 from streams.local.directory import DataDirectory, make_private
 from streams.local.errors import LocalFailure, LocalStackError
 from streams.local.kafka_runtime import Progress
@@ -133,8 +132,7 @@ class LocalStack:
         if self._directory is not None:
             raise LocalStackError(LocalFailure.INVALID_CALL, "The stack has been started already.")
         try:
-            with signals_held():  # a handler that raises runs within this try block
-                self._directory = DataDirectory(self._data)
+            self._directory = DataDirectory(self._data)
             self._directory.acquire()
             self._refuse_secure_data(self._directory.path)
             make_private(self._directory.path / "logs")
@@ -142,12 +140,12 @@ class LocalStack:
             for _ in range(self._count):
                 self.start_worker()
         except BaseException as error:
-            self._stop(keep_logs=isinstance(error, Exception))
+            self._stop(keep=isinstance(error, Exception))
             raise
 
     def stop(self) -> None:
         """Stop the workers, then Redis and the broker; remove a temporary data directory."""
-        self._stop(keep_logs=False)
+        self._stop(keep=False)
 
     def start_worker(self, health: str = "") -> Worker:
         """Start one more worker.
@@ -225,28 +223,28 @@ class LocalStack:
         server.start()
         self._say(f"{server.name} is ready on {server.address} ({time.monotonic() - began:.1f} s)")
 
-    def _stop(self, keep_logs: bool) -> None:
-        """Stop all processes. A signal meanwhile kills them and is delivered afterwards."""
+    def _stop(self, keep: bool) -> None:
+        """Stop all processes; kill them if a signal handler raises meanwhile."""
         if self._directory is None:
             return
-        with signals_held(self._hasten):
+        servers = [server for server in (self._redis, self._broker) if server is not None]
+        try:
             for worker in self._workers:  # all at once, then wait for each
                 worker.terminate()
-            for worker in self._workers:
-                worker.stop()
-            for server in (self._redis, self._broker):
-                if server is not None:
-                    server.stop()
+            for part in (*self._workers, *servers):
+                part.stop()
+        except BaseException:
+            for worker in self._workers:  # so that none is restarted
+                worker.terminate()
+            for part in (*self._workers, *servers):
+                part.kill()
+            raise
+        finally:
             self._workers, self._redis, self._broker = [], None, None
-            self._directory.close(keep_logs)
-            if keep_logs and self._directory.temporary:
+            self._directory.close(keep)
+            if keep and self._directory.temporary:
                 self._say(f"The logs stay in {self._directory.path / 'logs'}")
             self._directory = None
-
-    def _hasten(self) -> None:
-        for part in (*self._workers, self._redis, self._broker):
-            if part is not None:
-                part.hasten()
 
     def __enter__(self) -> Self:
         self.start()
@@ -259,7 +257,7 @@ class LocalStack:
         trace: TracebackType | None,
     ) -> None:
         # The message of an error may point to the logs; after an interruption they are not needed.
-        self._stop(keep_logs=isinstance(error, Exception))
+        self._stop(keep=isinstance(error, Exception))
 
 
 def _started(server: _Server | None, name: str) -> _Server:

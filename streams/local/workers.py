@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from streams.local.children import Child, signals_held
+from streams.local.children import Child
 from streams.local.errors import LocalFailure, LocalStackError
 from streams.local.kafka_runtime import Progress
 
@@ -84,12 +84,11 @@ class Worker:
         """
         self._stopping.clear()
         self._quick_exits = 0
-        with signals_held():
-            self._child = self._spawn()
-            self._supervisor = threading.Thread(
-                target=self._supervise, args=(self._child,), name=self.name, daemon=True
-            )
-            self._supervisor.start()
+        self._child = self._spawn()
+        self._supervisor = threading.Thread(
+            target=self._supervise, args=(self._child,), name=self.name, daemon=True
+        )
+        self._supervisor.start()
 
     def terminate(self) -> None:
         """Send SIGTERM and restart the worker no more, without waiting."""
@@ -107,18 +106,12 @@ class Worker:
             self._supervisor.join()
 
     def kill(self) -> None:
-        """End the process with SIGKILL, as a crash would; the supervisor starts another one."""
+        """End the process with SIGKILL, as a crash would; unless terminated, it is restarted."""
         with self._lock:
             child = self._child
             self._killed = True
         if child is not None:
             child.kill()
-
-    def hasten(self) -> None:
-        """End the process with SIGKILL, without waiting or locking, as a signal handler must."""
-        child = self._child
-        if child is not None:
-            child.hasten()
 
     def check(self) -> None:
         """Raise ``LocalStackError`` with the log's last lines if the worker is crash-looping."""
@@ -139,7 +132,6 @@ class Worker:
             child.wait()
             if self._stopping.is_set():
                 return
-            child.kill()  # the program has ended; this closes the pipe
             self._count_exit(child)
             delay = min(_FIRST_DELAY * 2 ** max(self._quick_exits - 1, 0), _LONGEST_DELAY)
             if self._stopping.wait(delay):

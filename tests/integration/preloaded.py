@@ -72,16 +72,15 @@ class ForkedGuard:
         descriptors: Sequence[int],
     ) -> None:
         """``descriptors``: of what it writes to its log, and those that it holds."""
-        commands, to_guard = os.pipe()
+        nothing = os.open(os.devnull, os.O_RDONLY)
         from_guard, answers = os.pipe()
-        self.stdin = os.fdopen(to_guard, "wb", buffering=0)
         self.stdout = os.fdopen(from_guard, "rb", buffering=0)
         self._ended = socket.socket(socket.AF_UNIX)
         self._ended.connect(str(address))
         asked = json.dumps({"words": list(words), "environment": dict(environment)}).encode()
-        socket.send_fds(self._ended, [len(asked).to_bytes(4)], [commands, answers, *descriptors])
+        socket.send_fds(self._ended, [len(asked).to_bytes(4)], [nothing, answers, *descriptors])
         self._ended.sendall(asked)
-        os.close(commands)
+        os.close(nothing)
         os.close(answers)
         self._lock = threading.Lock()
         self._code: int | None = None
@@ -153,7 +152,7 @@ def preloaded() -> Iterator[type[Child]]:
 
 def _is_ours(words: Sequence[str]) -> bool:
     """Return whether a command runs Python with a known program, as text or as a file."""
-    _, *command = words
+    _, _, *command = words
     if len(command) < 2 or command[0] != sys.executable:
         return False
     program = Path(command[1])
@@ -217,8 +216,8 @@ def _be_guard(
     os.environ.clear()
     os.environ.update(environment)
     os.execvp = _be_program
-    grace, *command = words
-    _end(lambda: guard.main(float(grace), command))
+    _, grace, *command = words
+    _end(lambda: guard.main(os.getppid(), float(grace), command))
 
 
 def _be_program(_: str, command: Sequence[str]) -> NoReturn:
@@ -240,7 +239,7 @@ def _be_program(_: str, command: Sequence[str]) -> NoReturn:
 def _reset_signals() -> None:
     """Restore the signal handlers of a new Python process."""
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGALRM, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

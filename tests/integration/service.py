@@ -50,7 +50,7 @@ def end_at_once(stack: LocalStack, *servers: Any) -> None:
     """
     for worker in stack.workers:
         worker.terminate()
-        worker.hasten()
+        worker.kill()
     for server in servers:
         server.kill()
 

@@ -337,7 +337,7 @@ def test_a_killed_worker_and_a_suspended_partition_are_red_with_their_remedy(
 ) -> None:
     for worker in watched.stack.workers:
         worker.terminate()
-        worker.hasten()
+        worker.kill()
     eventually(lambda: len(page.alarms(reason=WaitReason.OWNER_SILENT)) == 2)
     with redis.Redis.from_url(watched.redis) as client:
         client.hset(

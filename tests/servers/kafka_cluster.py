@@ -76,11 +76,6 @@ class KafkaCluster:
         """End all brokers with SIGKILL."""
         self._all(KafkaBroker.kill)
 
-    def hasten(self) -> None:
-        """End all brokers with SIGKILL, without waiting."""
-        for broker in self.brokers:
-            broker.hasten()
-
     def check(self) -> None:
         """Raise ``LocalStackError`` with the log's last lines if a broker ended by itself."""
         for broker in self.brokers:

@@ -7,19 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import pytest
 
 from streams.local import Child, LocalFailure, LocalStackError
-from streams.local.workers import Worker
 from tests.integration.local.conftest import PS, is_gone
 from tests.integration.service import eventually
-from tests.waiting import HANGS_AFTER
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -127,74 +121,3 @@ def test_the_log_tail_has_only_lines_of_this_start(tmp_path: Path) -> None:
     assert re.search(r"\b3\b", str(caught.value).partition(str(log))[0])
     assert "problem" in str(caught.value)
     assert str(log) in str(caught.value)
-
-
-def open_pipes() -> set[str]:
-    """Return the names of the pipes that this process has open."""
-    folder = "/proc/self/fd"
-    targets = set()
-    for descriptor in os.listdir(folder):
-        with suppress(OSError):  # that of the folder itself is closed again
-            targets.add(os.readlink(f"{folder}/{descriptor}"))
-    return {target for target in targets if target.startswith("pipe:")}
-
-
-def test_a_worker_that_ends_by_itself_leaves_no_pipe_open(tmp_path: Path) -> None:
-    log = tmp_path / "worker.log"
-    command = [sys.executable, "-c", "raise SystemExit(3)"]
-    worker = Worker(0, command, environment=dict(os.environ), log=log, progress=lambda _: None)
-    before = open_pipes()
-    worker.start()
-    try:
-        eventually(lambda: worker.restarts >= 1)
-    finally:
-        worker.stop()
-    # No equality: pipes that an earlier test left open may have been collected meanwhile.
-    eventually(lambda: open_pipes() <= before)
-
-
-class SlowPipe:
-    """A pipe whose first write kills the program in another thread, and waits for it a moment."""
-
-    def __init__(self, pipe: BinaryIO) -> None:
-        self.pipe = pipe
-        self.closed = self.was_closed_during_write = False
-        self.killer: threading.Thread | None = None
-        self.kill: Callable[[], None] = lambda: None
-
-    def write(self, letter: bytes) -> None:
-        self.pipe.write(letter)
-        if self.killer is None:
-            self.killer = threading.Thread(target=self.kill)
-            self.killer.start()
-            self.killer.join(1.0)
-            self.was_closed_during_write = self.closed
-
-    def close(self) -> None:
-        self.closed = True
-        self.pipe.close()
-
-
-def test_a_pipe_is_not_closed_during_a_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The descriptor may belong to a connection by then, which would receive the byte."""
-    pipes = []
-
-    class Guard(subprocess.Popen):
-        def __init__(self, *words: Any, **options: Any) -> None:
-            super().__init__(*words, **options)
-            pipes.append(SlowPipe(self.stdin))
-            self.stdin = pipes[-1]
-
-    monkeypatch.setattr(subprocess, "Popen", Guard)
-    child = Child("The program", ["sleep", "600"], log=tmp_path / "log")
-    (slow,) = pipes
-    slow.kill = child.kill
-    child.hasten()
-    assert child.wait(HANGS_AFTER) == 128 + signal.SIGKILL
-    assert slow.killer
-    slow.killer.join()
-    assert slow.closed
-    assert not slow.was_closed_during_write
-    child.hasten()  # sends no signal
