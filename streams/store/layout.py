@@ -38,7 +38,9 @@ import msgspec
 from streams.records.digests import HashChain, genesis
 
 LAYOUT = 4
-"""The version of this layout and of its contents. A worker does not read other versions."""
+"""The version of this layout, of its contents and of the rules that led to them: a release that
+decides or publishes anything differently raises it. A worker reads no other version, so it never
+decides the records of another release again."""
 
 STATE = ("meta", "changes", "pages", "outbox")
 """The keys of a partition's state."""

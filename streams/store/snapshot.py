@@ -63,11 +63,17 @@ class UnusableSnapshot(Damaged):
 
     Attributes:
         manifest: the manifest, if at least that could be read.
+        is_foreign: whether another release wrote it, in a format that this one cannot read.
     """
 
-    def __init__(self, why: str, manifest: Manifest | None) -> None:
+    def __init__(self, why: str, manifest: Manifest | None, is_foreign: bool) -> None:
         super().__init__(why)
         self.manifest = manifest
+        self.is_foreign = is_foreign
+
+
+class OtherFormat(Damaged):
+    """Another release wrote the manifest."""
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
@@ -335,7 +341,8 @@ class Search:
         try:
             yield
         except Damaged as damaged:
-            raise UnusableSnapshot(str(damaged), self._manifest) from damaged
+            is_foreign = isinstance(damaged, OtherFormat)
+            raise UnusableSnapshot(str(damaged), self._manifest, is_foreign) from damaged
 
     def _list(self, manifest: Manifest) -> None:
         packed = self._content(_LISTING, manifest.listing)
@@ -429,7 +436,7 @@ def _manifest(value: bytes | None) -> Manifest:
     body = without_digest(value or b"", _MANIFEST)
     (found, *_) = _decoded(body, list[msgspec.Raw], "its manifest")
     if bytes(found) != encode(FORMAT):
-        raise Damaged("a later release wrote its manifest: run that release")
+        raise OtherFormat("another release wrote its manifest: run that release")
     return _decoded(body, Manifest, "its manifest")
 
 

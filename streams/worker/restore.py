@@ -71,6 +71,8 @@ async def find_snapshot(
     try:
         snapshot = await world.snapshots_of(suspensions.partition).read(with_contents=True)
     except UnusableSnapshot as unusable:
+        if unusable.is_foreign:  # that release may have decided the same records differently
+            return suspensions.other_layout(str(unusable))
         found = unusable.manifest
         if found and (suspension := await _misfit(found, log, suspensions)):
             return suspension

@@ -9,9 +9,9 @@ import pytest
 from streams.ledger.ledger import Delta
 from streams.records import Erase, encode
 from streams.records.users import UserIds, partitions_of
-from streams.store.layout import LAYOUT, is_whole, pack_change
+from streams.store.layout import LAYOUT, is_whole, pack_change, with_digest
 from streams.store.port import SuspensionReason, decode_pulse
-from streams.store.snapshot import MANIFEST, deletable
+from streams.store.snapshot import FORMAT, MANIFEST, deletable
 from streams.worker import processor
 from streams.worker.ports import Ending
 from tests.doubles.memory_broker import last_snapshot
@@ -227,6 +227,23 @@ def test_a_snapshot_of_another_layout_suspends_the_partition(monkeypatch):
         cluster = await Past().happen()
         cluster.flush()
         monkeypatch.setattr("streams.store.misfit.LAYOUT", LAYOUT + 1)
+        after = Worker(cluster, "after")
+        assert 0 not in await after.acquire()
+        suspended = cluster.store.contents(0).suspended
+        assert suspended["reason"] == SuspensionReason.OTHER_LAYOUT
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
+def test_snapshot_of_another_format_suspends_the_partition():
+    async def scenario():
+        cluster = await Past().happen()
+        cluster.flush()
+        records = cluster.snapshots().records
+        (offset,) = (n for n, (key, value) in records.items() if key == MANIFEST and value)
+        later = with_digest(encode([FORMAT + 1, "something new"]), "its manifest")
+        records[offset] = MANIFEST, later
         after = Worker(cluster, "after")
         assert 0 not in await after.acquire()
         suspended = cluster.store.contents(0).suspended
