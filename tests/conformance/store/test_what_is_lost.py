@@ -139,6 +139,21 @@ def test_a_field_of_the_head_that_is_gone_or_nonsense_is_a_verdict_and_no_error(
     run(scenario)
 
 
+@pytest.mark.parametrize("version", [" 5", "5 ", "0x5", "5e0", "-5"])
+def test_version_that_is_no_number_is_discardable_damage(run, version):
+    async def scenario(bench):
+        await filled(bench)
+        kept = bench.hand.read(P)
+        kept.meta["version"] = version
+        bench.hand.write(P, kept)
+        acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
+        assert (acquired.verdict, acquired.before) == (Verdict.DAMAGED, kept.meta)
+        assert bench.hand.read(P) == kept
+        assert await bench.store.discard(P, acquired.before) is Verdict.OK
+
+    run(scenario)
+
+
 HEADLESS = [
     Contents(changes=[b"state"]),
     Contents(pages={"page:d/0": b"state"}),

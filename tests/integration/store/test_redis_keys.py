@@ -71,6 +71,20 @@ def test_a_head_that_is_not_text_is_reported_as_damage(client, prefix, name):
     assert acquire(client, prefix).before["digest"] == r"\xff\xfe"
 
 
+@pytest.mark.parametrize("name", ["owner", "version"])
+def test_owner_or_version_that_is_no_text_can_be_discarded(client, prefix, name):
+    acquire(client, prefix)
+    client.hset(key_of(prefix, P, "meta"), mapping={name: NO_TEXT, "changes": "7"})
+
+    async def discarded() -> Verdict:
+        async with RedisStore(url_of(client), prefix) as store:
+            return await store.discard(P, (await store.glance(P)).meta)
+
+    assert acquire(client, prefix).verdict is Verdict.DAMAGED
+    assert asyncio.run(discarded()) is Verdict.OK
+    assert acquire(client, prefix).before == {}
+
+
 @pytest.mark.parametrize("name", ["pages", "outbox"])
 def test_an_entry_with_a_name_that_is_not_text_is_reported_as_damage(client, prefix, name):
     acquire(client, prefix)
