@@ -225,7 +225,7 @@ def _secure_stack() -> type[LocalStack]:
         from streams.local.secure import SecureStack
     except ImportError as error:
         what = "Certificates and keys need a package that is not installed"
-        how = how_to_install("local,secure")
+        how = how_to_install("local")
         raise LocalStackError(
             LocalFailure.NOT_INSTALLED, f"{what} ({error}): {how} installs it."
         ) from error

@@ -14,7 +14,7 @@ from secrets import token_urlsafe
 from typing import Any
 
 from streams.local import KafkaBroker
-from streams.local.secure import ADMIN, SecureBroker
+from streams.local.secure import ADMIN, SecureBroker, superusers
 from streams.local.server import LOOPBACK, free_ports
 
 REPLICAS = 3
@@ -114,8 +114,7 @@ class SecureCluster(KafkaCluster):
     def _options_of(self, number: int, voters: str) -> dict[str, Any]:
         options = super()._options_of(number, voters)
         names = [*(f"broker-{one}" for one in range(1, self._count + 1)), ADMIN]
-        superusers = ";".join(f"User:CN={name}" for name in names)
         return {
             "certified_as": f"broker-{number}",
-            "settings": {**options["settings"], "super.users": superusers},
+            "settings": {**options["settings"], "super.users": superusers(names)},
         }
