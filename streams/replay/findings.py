@@ -73,45 +73,29 @@ class Findings:
 
 @dataclass
 class PartitionVerified:
-    """The result for one partition.
-
-    Attributes:
-        next: the offset up to which the log was replayed.
-        began: the offset from which it was replayed: 0, or the end of a snapshot, which is not
-            verified.
-        state_at: the offset at which the state in Redis was compared; None if it was not.
-        snapshot_at: the offset of the last snapshot, which was compared there, or from which the
-            log was replayed; None if there is none, or it was not compared.
-        odometers: the number of users with an odometer record.
-        priced: the number of roster steps whose cost table was computed again.
-        awaited: the number of outputs that are in the outbox and not published yet.
-        expired: the number of outputs that their topics may have deleted because of their age.
-        signed: the number of records with a signature of a trusted key, if keys are given.
-        bare: the number of records without a signature, if keys are given.
-        impossible: what could not be compared, and why.
-    """
+    """The result for one partition."""
 
     partition: int
     findings: Findings
-    start: int = 0
-    began: int = 0
-    next: int = 0
-    head: bytes = b""
-    records: int = 0
+    start: int = 0  # the offset at which the log begins
+    began: int = 0  # the offset of the replay: 0, or the end of a snapshot, which is not verified
+    next: int = 0  # the offset up to which the log was replayed
+    head: bytes = b""  # of the hash chain there
+    records: int = 0  # of the log
     users: int = 0
-    halts: int = 0
+    halts: int = 0  # outputs that were found, in halts and in rejects
     rejects: int = 0
-    odometers: int = 0
-    priced: int = 0
-    awaited: int = 0
-    expired: int = 0
-    signed: int = 0
-    bare: int = 0
-    state_at: int | None = None
-    snapshot_at: int | None = None
+    odometers: int = 0  # users with an odometer record
+    priced: int = 0  # roster steps whose cost table was computed again
+    awaited: int = 0  # outputs that are in the outbox and not published yet
+    expired: int = 0  # outputs that their topics may have deleted because of their age
+    signed: int = 0  # records with a signature of a trusted key, if keys are given
+    bare: int = 0  # records without a signature, if keys are given
+    state_at: int | None = None  # where the state in Redis was compared
+    snapshot_at: int | None = None  # where the last snapshot was compared, or the replay began
     seconds: float = 0.0
-    impossible: list[str] = field(default_factory=list)
-    policies: dict[str, bytes] = field(default_factory=dict)
+    impossible: list[str] = field(default_factory=list)  # what was not compared, and why
+    policies: dict[str, bytes] = field(default_factory=dict)  # packed, by dataset
 
 
 @dataclass(frozen=True)

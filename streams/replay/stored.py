@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,7 +24,9 @@ from streams.store.misfit import Suspensions
 from streams.store.stored_state import StoredState
 from streams.worker.outbox import Packed
 
-Numbers = Mapping[str, NDArray[np.integer]]
+Table: TypeAlias = Accounts | Members
+Difference: TypeAlias = tuple[str, dict[str, Any], Any, Any]
+"""The problem, what it is about, and the values that are expected and found."""
 
 _UNUSABLE = (PartitionError, UnknownState, ValueError, LookupError, msgspec.DecodeError)
 """The errors of a stored state that cannot be loaded."""
@@ -33,20 +35,10 @@ _ENTRIES = (
     *("holds", "closed", "erasure", "erased", "access", "retired", "origin"),
 )
 """The parts of a state that are mappings."""
-_COMPARED_OF_MEMBERS = ("slot", "level", "granted", "flags")
-"""Without the step since which charges accrue: accounts are compared with accrued charges."""
 
 
 class StoredPartition:
-    """The stored state of one partition at one moment.
-
-    Attributes:
-        stored: the state; None if there is none to compare, or after the comparison.
-        next: the offset at which it continues.
-        outbox: the outputs in it that are not published yet.
-        lacking: why there is no state.
-        at: the offset at which it was compared; None if it was not.
-    """
+    """The stored state of one partition at one moment."""
 
     def __init__(
         self, holder: HeadSource, load: Callable[[], StoredState | None], findings: Findings
@@ -58,11 +50,11 @@ class StoredPartition:
             load: returns the state; raises ``Damaged`` if it is incomplete or was changed.
             findings: of the partition.
         """
-        self.stored: StoredState | None = None
-        self.outbox: list[Output] = []
-        self.lacking: str | None = None
-        self.next: int | None = None
-        self.at: int | None = None
+        self.stored: StoredState | None = None  # until it is compared
+        self.next: int | None = None  # the offset at which it continues
+        self.at: int | None = None  # the offset at which it was compared
+        self.outbox: list[Output] = []  # the outputs in it that are not published yet
+        self.lacking: str | None = None  # why there is no state
         check = Check.SNAPSHOT if holder is HeadSource.SNAPSHOT else Check.STATE
         self._check, self._holder, self._name = check, holder, NAMES[holder]
         self._findings = findings
@@ -92,12 +84,18 @@ class StoredPartition:
             return StoredHead(self._holder, lacking=self.lacking or "")
         return StoredHead(self._holder, self.stored.next, self.stored.meta.chain.head)
 
-    def compare_at(self, ledger: Ledger, offset: int) -> None:
-        """Compare the state once, when the replay has reached the offset at which it continues."""
-        if self.stored is not None and self.stored.next <= offset:
-            self.at = self.stored.next
-            self._compare(ledger, self.stored)
-            self.stored = None  # it takes as much memory as the ledger
+    def compare_at(self, ledger: Ledger, offset: int) -> int | None:
+        """Compare the state once, when the replay has reached the offset at which it continues.
+
+        Returns:
+            This offset if the state was compared now.
+        """
+        if self.stored is None or self.stored.next > offset:
+            return None
+        self.at = self.stored.next
+        self._compare(ledger, self.stored)
+        self.stored = None  # it takes as much memory as the ledger
+        return self.at
 
     def has_applied(self, offset: int) -> bool:
         """Return whether the state includes the record at an offset."""
@@ -112,10 +110,10 @@ class StoredPartition:
         if self.stored is None:
             return
         at, chain = self.stored.next, self.stored.meta.chain
-        if not extent.start <= at <= extent.end:
+        place = self._findings.partition, archive.topic, archive.partitions
+        if misfit := Suspensions("", *place, *extent, self._name).out_of_log(at):
             expected = {"from": extent.start, "to": extent.end}
-            problem = f"{self._name} continues at an offset outside of the log"
-            self._findings.add(self._check, problem, offset=at, expected=expected, found=at)
+            self._findings.add(self._check, misfit.problem, offset=at, expected=expected, found=at)
         if chain.last >= extent.start:
             one = Extent(chain.last, chain.last + 1)
             records = list(archive.read(NORMS, self._findings.partition, one))
@@ -135,119 +133,80 @@ class StoredPartition:
         if meta.since > meta.next or meta.version < (self._check is Check.STATE):
             problem = "meta is inconsistent: deltas end before they begin, or nothing was written"
             add(problem, found={"since": meta.since, "version": meta.version})
-        keys = ledger.erasure_keys
+        place = ours.partition, ours.partitions, ours.topic
         try:
-            loaded = ledger_of(
-                stored, ours.partition, ours.partitions, ours.topic, meta.chain, keys
-            )
+            theirs = ledger_of(stored, *place, meta.chain, ledger.erasure_keys)
         except _UNUSABLE as error:
             add(f"the state cannot be loaded: {error!r}")
             return
-        for difference in differences(ledger, loaded):
-            add(**difference._asdict())
+        for problem, about, expected, found in _differences(ledger, theirs):
+            add(problem, about=about, expected=expected, found=found)
             if self._findings.is_full(self._check):
                 return
 
 
-class Difference(NamedTuple):
-    """A difference between two states."""
-
-    problem: str
-    about: dict[str, Any]
-    expected: Any
-    found: Any
-
-
-def differences(expected: Ledger, found: Ledger) -> Iterator[Difference]:
+def _differences(ours: Ledger, theirs: Ledger) -> Iterator[Difference]:
     """Yield the differences between two states, after accrued charges are applied to both.
 
     Numbers are compared only if all entries are equal: a roster with other terms, or users under
     another policy, have numbers of another meaning.
     """
-    entries = [
-        difference
-        for what in _ENTRIES
-        for difference in _entries(what, getattr(expected.state, what), getattr(found.state, what))
-    ]
-    yield from entries
+    entries = 0
+    for what in _ENTRIES:
+        names = ("dataset", "slot") if what == "erased" else ("dataset", "run", "place")
+        both = getattr(ours.state, what), getattr(theirs.state, what)
+        for address in sorted(both[0].keys() | both[1].keys()):
+            expected, found = (each.get(address) for each in both)
+            if expected != found:
+                entries += 1
+                about = dict(zip(names, address, strict=False))
+                yield f"another entry of {what}", about, _plain(expected), _plain(found)
     if entries:
         return
-    expected.restore_rosters()
+    ours.restore_rosters()
     try:
-        found.restore_rosters()
+        theirs.restore_rosters()
     except (ValueError, LookupError) as error:
-        yield Difference(f"rosters cannot continue from the state: {error!r}", {}, None, None)
+        yield f"rosters cannot continue from the state: {error!r}", {}, None, None
         return
-    for name, accounts in expected.state.datasets.items():
-        yield from _accounts(name, accounts, found.state.datasets[name])
-    for address, members in expected.state.rosters.members.items():
-        yield from _members(address, members, found.state.rosters.members[address])
+    for name, accounts in ours.state.datasets.items():
+        yield from _rows({"dataset": name}, accounts, theirs.state.datasets[name])
+    for (dataset, run), members in ours.state.rosters.members.items():
+        about, other = {"dataset": dataset, "run": run}, theirs.state.rosters.members[dataset, run]
+        yield from _rows(about, members, other)
 
 
-def _entries(
-    what: str, expected: Mapping[Any, Any], found: Mapping[Any, Any]
-) -> Iterator[Difference]:
-    names = ("dataset", "slot") if what == "erased" else ("dataset", "run", "place")
-    for address in sorted(expected.keys() | found.keys()):
-        ours, theirs = expected.get(address), found.get(address)
-        if ours != theirs:
-            about = dict(zip(names, address, strict=False))
-            yield Difference(f"another entry of {what}", about, _plain(ours), _plain(theirs))
-
-
-def _accounts(name: str, expected: Accounts, found: Accounts) -> Iterator[Difference]:
-    if len(expected) != len(found):
-        yield Difference("other users", {"dataset": name}, len(expected), len(found))
-        return
-    for slots in _blocks(len(expected)):
-        users, theirs = (list(accounts.users_at(slots)) for accounts in (expected, found))
-        for user, their in zip(users, theirs, strict=True):
-            if user != their:
-                about = {"dataset": name, "user": _plain(user)}
-                yield Difference("another user in this slot", about, _plain(user), _plain(their))
-                return
-        for row, ours, other in _rows(expected.numbers(slots), found.numbers(slots)):
-            about = {"dataset": name, "user": _plain(users[row])}
-            yield Difference("other numbers of a user", about, ours, other)
-
-
-def _members(address: tuple[str, ...], expected: Members, found: Members) -> Iterator[Difference]:
-    about: dict[str, Any] = dict(zip(("dataset", "run"), address, strict=True))
-    if len(expected) != len(found):
-        yield Difference("other members of a roster", about, len(expected), len(found))
-        return
-    for slots in _blocks(len(expected)):
-        ours, theirs = (
-            {name: numbers[name] for name in _COMPARED_OF_MEMBERS if name in numbers}
-            for numbers in (expected.numbers(slots), found.numbers(slots))
-        )
-        for row, mine, other in _rows(ours, theirs):
-            at = {**about, "position": int(slots[row])}
-            yield Difference("other numbers of a member", at, mine, other)
-
-
-def _blocks(count: int) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, count, PAGE_ROWS):
-        yield np.arange(start, min(start + PAGE_ROWS, count))
-
-
-def _rows(
-    expected: Numbers, found: Numbers
-) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
+def _rows(about: dict[str, Any], ours: Table, theirs: Table) -> Iterator[Difference]:
     """Yield the rows that differ, with the numbers that do."""
-    wrong = {
-        name: (numbers != found[name]).reshape(len(numbers), -1).any(axis=1)
-        for name, numbers in expected.items()
-    }
-    for row in np.flatnonzero(np.any(list(wrong.values()), axis=0)).tolist():
-        names = [name for name in expected if wrong[name][row]]
-        yield (
-            row,
-            {name: expected[name][row].tolist() for name in names},
-            {name: found[name][row].tolist() for name in names},
-        )
+    row, name = ("member", "position") if isinstance(ours, Members) else ("user", "user")
+    if len(ours) != len(theirs):
+        yield f"another number of {row}s", about, len(ours), len(theirs)
+        return
+    for start in range(0, len(ours), PAGE_ROWS):
+        slots = np.arange(start, min(start + PAGE_ROWS, len(ours)))
+        expected, found = (_numbers(table, name, slots) for table in (ours, theirs))
+        wrong = {
+            column: (numbers != found[column]).reshape(len(slots), -1).any(axis=1)
+            for column, numbers in expected.items()
+        }
+        for at in np.flatnonzero(np.any(list(wrong.values()), axis=0)).tolist():
+            ours_here, theirs_here = (
+                {column: _plain(numbers[column][at]) for column in wrong if wrong[column][at]}
+                for numbers in (expected, found)
+            )
+            about = {**about, name: expected[name][at]}
+            yield f"other numbers of a {row}", about, ours_here, theirs_here
+
+
+def _numbers(table: Table, name: str, slots: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """Return the numbers in these rows, and the ids of the users under this name."""
+    numbers: dict[str, NDArray[Any]] = {**table.numbers(slots)}
+    numbers.pop("since", None)  # the step until which charges are applied: now they all are
+    ids = slots if isinstance(table, Members) else table.users_at(slots).tolist()
+    return numbers | {name: np.array(ids, dtype=object)}
 
 
 def _plain(value: Any) -> Any:
     """Return a value that JSON can represent."""
-    return value.item() if isinstance(value, np.generic) else msgspec.to_builtins(value)
+    is_array = isinstance(value, np.generic | np.ndarray)
+    return value.tolist() if is_array else msgspec.to_builtins(value)

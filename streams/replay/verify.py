@@ -17,36 +17,37 @@ A trimmed log is replayed from the snapshot, which must be complete and belong t
 records are not compared, except those of the odometer, because the snapshot has their bounds.
 
 Memory holds one partition: the replayed state, the one in Redis and the one in the snapshot, and
-eight bytes for every record of the other topics. The log is not held.
+nine bytes for every record of the other topics, and for every user. The log is not held.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
+from functools import lru_cache, partial
 from time import monotonic
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from accounting import InvalidInput
+from accounting import InvalidInput, Mechanism
+from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
-from streams.ledger.ledger import Ledger, Output, PartitionError
+from streams.ledger.ledger import Ledger, PartitionError
 from streams.ledger.outputs import Channel
 from streams.ledger.repartition import NEXT, imported
-from streams.records import ChargeRoster, Policy
-from streams.replay.archive import Archive, BrokenLog, HeadSource, States, other_log
-from streams.replay.findings import (
-    Check,
-    Findings,
-    PartitionVerified,
-    Verified,
+from streams.records import ChargeRoster, Policy, encode, tombstone_offset
+from streams.replay.archive import (
+    Archive,
+    BrokenLog,
+    HeadSource,
+    States,
+    StoredHead,
+    other_log,
 )
-from streams.replay.odometers import Odometers
-from streams.replay.published import HALTS, ODOMETER, REJECTS, Published
+from streams.replay.findings import Check, Findings, PartitionVerified, Verified
+from streams.replay.odometers import compare_before, compare_erased, compare_last
+from streams.replay.published import Published
 from streams.replay.receipts import Receipt
 from streams.replay.replay import (
     Applied,
@@ -60,8 +61,6 @@ from streams.replay.stored import StoredPartition
 from streams.sdk.arguments import price
 from streams.sdk.errors import InvalidRequest
 from streams.store.stored_state import StoredState
-
-_KEPT_COST_TABLES = 256
 
 
 def verify(
@@ -85,11 +84,13 @@ def verify(
     Raises:
         UnreadableService: Kafka or Redis does not answer.
     """
-    cost_tables = CostTables()
-    parts = [
-        _Partition(archive, states, partition, against, origins, cost_tables, progress).verify()
-        for partition in range(archive.partitions)
-    ]
+    parts = []
+    for partition in range(archive.partitions):
+        began = monotonic()
+        part = _Partition(archive, states, partition, against, origins)
+        part.verify(progress)
+        part.result.seconds = monotonic() - began
+        parts.append(part.result)
     return Verified(archive.topic, parts)
 
 
@@ -101,131 +102,130 @@ class _Partition:
         partition: int,
         against: Receipt | None,
         origins: Sequence[Ledger] | None,
-        cost_tables: CostTables,
-        progress: Progress,
     ) -> None:
         self.findings = Findings(partition)
         self.result = PartitionVerified(partition, self.findings)
-        self._archive = archive
-        self._partition = partition
-        self._progress = progress
+        self._archive, self._partition, self._origins = archive, partition, origins
+        self._receipt = against.head_of(partition) if against else None
         # Step 1.
         self._snapshot = StoredPartition(HeadSource.SNAPSHOT, self._load_snapshot, self.findings)
         self._redis = StoredPartition(states.holder, lambda: states.load(partition), self.findings)
         # Step 2.
-        extents = {topic: archive.extent(topic.name, partition) for topic in _CHANNELS.values()}
-        self._extent = archive.extent(NORMS, partition)
         self._published = {
-            channel: Published(archive, partition, topic, extents[topic], self.findings)
-            for channel, topic in _CHANNELS.items()
+            channel: Published(archive, channel, self._redis.outbox, self.result)
+            for channel in Channel
         }
-        for channel, published in self._published.items():
-            published.excuse(self._outbox_of(channel))
-        self._odometers = Odometers(self._published[Channel.ODOMETER], self.findings)
-        self._cost_tables = cost_tables
-        self._origins = origins
-        self._receipt = against.head_of(partition) if against else None
-        self._began = monotonic()
+        self._extent = archive.extent(NORMS, partition)
+        self._erased: dict[bytes | None, int] = {}  # where the log erased users, by odometer key
 
-    def verify(self) -> PartitionVerified:
-        heads = self._redis.head, self._snapshot.head
-        begun = None if self._origins is None else self._imported(self._origins)
-        replay = LogReplay(self._archive, self._partition, self._extent, heads, begun)
-        result = self.result
+    def verify(self, progress: Progress) -> None:
+        result, heads = self.result, (self._redis.head, self._snapshot.head)
+        replay = self._replay(heads, self._extent)
         result.start, result.began = self._extent.start, replay.began
         if self._redis.lacking and self._extent.end:
             result.impossible.append(self._redis.lacking)
         if replay.cut_off:
             self._end_cut_off(replay.cut_off)
-            return result
+            return
         if replay.began:
-            if begun is None:
+            if self._origins is None:
                 self._begin_at(replay.began)
-            waiting = self._outbox_of(Channel.ODOMETER)
-            self._odometers.compare_before(replay.began, waiting, replay.ledger)
+            topic = self._published[Channel.ODOMETER]
+            compare_before(topic, replay.began, replay.ledger, self.findings)
+            if self._redis.next is None:
+                self._compare_odometers(replay.ledger, replay.began)
         try:
             # Step 3.
-            compare = partial(self._compare_at, replay)
-            for applied in replay.steps(compare, self._progress):
+            for applied in replay.steps(partial(self._compare_at, replay), progress):
                 self._take(replay, applied)
         except PartitionError as error:
-            problem = str(error)
-            self.findings.add(Check.LOG, problem, offset=replay.next)
+            self.findings.add(Check.LOG, str(error), offset=replay.next)
             result.impossible.append(f"records from offset {replay.next}: they cannot be applied")
         except BrokenLog as broken:
             self._compare_receipt(replay, replay.next)
             self._end_broken(replay, broken)
-            return result
+            return
         self._compare_at(replay, replay.next)
         self._end(replay)
-        return result
+
+    def _replay(self, heads: Sequence[StoredHead], extent: Extent) -> LogReplay:
+        begun = None
+        if self._origins is not None:
+            place = self._archive.topic, self._partition, self._archive.partitions
+            begun = Beginning(imported(self._origins, *place).ledger, NEXT)
+        return LogReplay(self._archive, self._partition, extent, heads, begun)
 
     def _take(self, replay: LogReplay, applied: Applied) -> None:
         offset = applied.record.offset
         required = self._redis.has_applied(offset)
         for output in applied.outputs:
+            # Compaction removes odometer records: `compare_last` looks for those that must exist.
             is_odometer = output.channel is Channel.ODOMETER
-            # Compaction keeps a user's last odometer record, which is looked up separately.
             must_exist = required and not is_odometer
             self._published[output.channel].expect(offset, output, required=must_exist)
-            if is_odometer and required:
-                self._odometers.expect(offset, output)
+            if is_odometer and required and tombstone_offset(output.value) is not None:
+                self._erased[output.key] = offset
         if isinstance(request := applied.request, ChargeRoster):
-            self._cost_tables.check(offset, request, replay.ledger, self.findings)
+            _check_cost_table(offset, request, replay.ledger, self.findings)
             self.result.priced += 1
 
     def _compare_at(self, replay: LogReplay, offset: int) -> None:
         self._snapshot.compare_at(replay.ledger, offset)
-        self._redis.compare_at(replay.ledger, offset)
+        if (at := self._redis.compare_at(replay.ledger, offset)) is not None:
+            self._compare_odometers(replay.ledger, at)
         self._compare_receipt(replay, offset)
 
+    def _compare_odometers(self, ledger: Ledger, offset: int) -> None:
+        topic, places = self._published[Channel.ODOMETER], partial(self._last_outputs, offset)
+        self.result.odometers = compare_last(topic, offset, ledger, places, self.findings)
+
+    def _last_outputs(self, before: int, keys: Collection[bytes | None]) -> dict[bytes | None, int]:
+        """Return where the log has the last odometer records with these keys, before an offset.
+
+        A second replay finds them, so that the first one keeps nothing for users with no finding.
+        """
+        again = self._replay((), Extent(self._extent.start, before))
+        return {
+            output.key: applied.record.offset
+            for applied in again.steps()
+            for output in applied.outputs
+            if output.channel is Channel.ODOMETER and output.key in keys
+        }
+
     def _compare_receipt(self, replay: LogReplay, offset: int) -> None:
-        if self._receipt is not None and offset >= self._receipt.next:
-            head = replay.ledger.chain.head.hex()
-            if head != self._receipt.head:
-                self.findings.add(
-                    Check.RECEIPT,
-                    "the receipt is of another log up to this offset",
-                    offset=self._receipt.next,
-                    expected=self._receipt.head,
-                    found=head,
-                )
-            self._receipt = None
+        if self._receipt is None or offset < self._receipt.next:
+            return
+        head, receipt = replay.ledger.chain.head.hex(), self._receipt
+        if head != receipt.head:
+            problem = "the receipt is of another log up to this offset"
+            both = {"expected": receipt.head, "found": head}
+            self.findings.add(Check.RECEIPT, problem, offset=receipt.next, **both)
+        self._receipt = None
 
     def _end(self, replay: LogReplay) -> None:
         # Step 4.
-        for published in self._published.values():
-            published.end(replay.began)
-        result = self.result
-        outbox = self._outbox_of(Channel.ODOMETER)
-        result.odometers = self._odometers.end(outbox, replay.ledger)
+        result, published = self.result, self._published
+        for topic in published.values():
+            topic.end(replay.began)
+        compare_erased(published[Channel.ODOMETER], self._erased, self.findings)
         result.snapshot_at = self._snapshot.at or replay.began or None
         result.state_at = self._redis.at
         self._end_receipt(replay)
-        result.next, result.head = replay.next, replay.ledger.chain.head
-        result.records = replay.records
         result.users = sum(map(len, replay.ledger.state.datasets.values()))
-        result.halts = self._published[Channel.HALTS].matched
-        result.rejects = self._published[Channel.REJECTS].matched
-        result.awaited = sum(published.awaited for published in self._published.values())
-        result.signed = sum(published.signed for published in self._published.values())
-        result.bare = sum(published.bare for published in self._published.values())
-        result.expired = sum(published.expired for published in self._published.values())
-        result.policies = {
-            name: msgspec.msgpack.encode(policy)
-            for (name,), policy in replay.ledger.state.policies.items()
-        }
-        result.seconds = monotonic() - self._began
+        result.halts = published[Channel.HALTS].matched
+        result.rejects = published[Channel.REJECTS].matched
+        policies = replay.ledger.state.policies.items()
+        result.policies = {name: encode(policy) for (name,), policy in policies}
 
     def _end_receipt(self, replay: LogReplay) -> None:
-        if self._receipt is not None:
-            self.findings.add(
-                Check.RECEIPT,
-                "the log ends before the offset of the receipt",
-                offset=self._receipt.next,
-                expected={"at least": self._receipt.next},
-                found=replay.next,
-            )
+        result = self.result
+        result.next, result.head = replay.next, replay.ledger.chain.head
+        result.records = replay.records
+        if self._receipt is not None and replay.next >= self._extent.end:
+            problem = "the log ends before the offset of the receipt"
+            at = self._receipt.next
+            both = {"expected": {"at least": at}, "found": replay.next}
+            self.findings.add(Check.RECEIPT, problem, offset=at, **both)
 
     def _load_snapshot(self) -> StoredState | None:
         snapshot = self._archive.snapshot(self._partition)
@@ -236,22 +236,17 @@ class _Partition:
             return None
         return snapshot.state()
 
-    def _imported(self, origins: Sequence[Ledger]) -> Beginning:
-        topic, partitions = self._archive.topic, self._archive.partitions
-        return Beginning(imported(origins, topic, self._partition, partitions).ledger, NEXT)
-
     def _begin_at(self, began: int) -> None:
         """Exclude what lies before the snapshot from which a trimmed log is replayed."""
         self._snapshot.check_position(self._archive, self._extent)
         self._snapshot.discard()
-        at = self._redis.next
+        at, before = self._redis.next, f"before the snapshot, {began}"
         if at is not None and at < began:
-            what = f"the state in Redis: it continues at {at}, before the snapshot, {began}"
-            self.result.impossible.append(what)
+            self.result.impossible.append(f"the state in Redis: it continues at {at}, {before}")
             self._redis.discard()
         if self._receipt is not None and self._receipt.next < began:
-            what = f"the receipt: it is of offset {self._receipt.next}, before the snapshot"
-            self.result.impossible.append(f"{what}, {began}")
+            what = f"the receipt: it is of offset {self._receipt.next}, {before}"
+            self.result.impossible.append(what)
             self._receipt = None
 
     def _end_cut_off(self, why: str) -> None:
@@ -263,103 +258,66 @@ class _Partition:
         self._redis.check_position(self._archive, self._extent)
 
     def _end_broken(self, replay: LogReplay, broken: BrokenLog) -> None:
+        check, fields = Check.LOG, dict[str, Any]({"offset": replay.next})
         if isinstance(broken, HeadMismatch):
             is_snapshot = broken.holder is HeadSource.SNAPSHOT
             check = Check.SNAPSHOT if is_snapshot else Check.STATE
-            self.findings.add(
-                check,
-                str(broken),
-                offset=broken.offset,
-                expected=broken.expected.hex(),
-                found=broken.found.hex(),
-            )
-        else:
-            self.findings.add(Check.LOG, str(broken), offset=replay.next)
-        if replay.next >= self._extent.end:
-            self._end_receipt(replay)
-        self.result.impossible.append(
-            "everything derived from the log: it is not the one that was applied"
-        )
-        self.result.next, self.result.head = replay.next, replay.ledger.chain.head
-        self.result.records = replay.records
-
-    def _outbox_of(self, channel: Channel) -> list[Output]:
-        return [output for output in self._redis.outbox if output.channel is channel]
+            heads = {"expected": broken.expected.hex(), "found": broken.found.hex()}
+            fields = {"offset": broken.offset, **heads}
+        self.findings.add(check, str(broken), **fields)
+        self._end_receipt(replay)
+        what = "everything derived from the log: it is not the one that was applied"
+        self.result.impossible.append(what)
 
 
-_CHANNELS = {Channel.HALTS: HALTS, Channel.REJECTS: REJECTS, Channel.ODOMETER: ODOMETER}
+@lru_cache(maxsize=256)
+def _cost_table(mechanism: Mechanism, policies: bytes, clip_norm: float, levels: int) -> bytes:
+    decoded = msgspec.msgpack.decode(policies, type=list[Policy])
+    return price(mechanism, decoded, clip_norm, levels).units
 
 
-class CostTables:
-    """Computes the cost tables of roster steps again, for all partitions.
+def _check_cost_table(
+    offset: int, charge: ChargeRoster, ledger: Ledger, findings: Findings
+) -> None:
+    """Compute the cost table of a roster step that the ledger has just applied, and compare it.
 
-    A roster's cost table is part of the request, because the last digits of exp and log differ
-    between machines. A ledger checks its form only, so a trainer could send the units of another
-    noise. Here the table is computed from the mechanism, the scale and the sampling rate that the
-    request names, from the roster's clip norm and levels, and from the policies.
+    A cost table is part of the request, because the last digits of exp and log differ between
+    machines. A ledger checks its form only, so a trainer could send the units of another noise.
+    Here the table is computed from the mechanism, the scale and the sampling rate that the request
+    names, from the roster's clip norm and levels, and from the policies.
     """
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[tuple[Any, ...], bytes | str] = OrderedDict()
-
-    def check(self, offset: int, charge: ChargeRoster, ledger: Ledger, findings: Findings) -> None:
-        """Compare the cost table of a step that the ledger has just applied."""
-        terms = ledger.state.rosters[charge.address]
-        policies = ledger.state.policies.budgets(charge.dataset).policies
-        key = (
-            (charge.mechanism, charge.scale, charge.sampling_rate),
-            (terms.clip_norm, terms.levels),
-            tuple((policy.dataset, policy.row, *policy.orders) for policy in policies),
-        )
-        units = self._known.get(key)
-        if units is None:
-            try:
-                mechanism = mechanism_of_step(charge)
-                units = price(mechanism, policies, terms.clip_norm, terms.levels).units
-            except (InvalidInput, InvalidRequest) as error:
-                units = str(error)  # why there is no table
-            self._known[key] = units
-        self._known.move_to_end(key)
-        if len(self._known) > _KEPT_COST_TABLES:
-            self._known.popitem(last=False)
-        if units != terms.units:
-            about = {
-                "dataset": charge.dataset,
-                "run": charge.run,
-                "step": charge.step,
-                "mechanism": charge.mechanism,
-                "scale": charge.scale,
-                "sampling rate": charge.sampling_rate,
-            }
-            fields = _cost_difference(policies, units, terms.units)
-            fields["about"] = about | fields.get("about", {})
-            findings.add(Check.COST_TABLES, offset=offset, **fields)
+    terms = ledger.state.rosters[charge.address]
+    policies = ledger.state.policies.budgets(charge.dataset).policies
+    names = ("dataset", "run", "step", "mechanism", "scale", "sampling_rate")
+    about = {name.replace("_", " "): getattr(charge, name) for name in names}
+    try:
+        mechanism = mechanism_of_step(charge)
+        units = _cost_table(mechanism, encode(policies), terms.clip_norm, terms.levels)
+    except (InvalidInput, InvalidRequest) as error:
+        problem = f"the cost table of this step cannot be computed: {error}"
+        findings.add(Check.COST_TABLES, problem, offset=offset, about=about)
+        return
+    if units == terms.units:
+        return
+    expected, found = (np.frombuffer(table, dtype="<i8") for table in (units, terms.units))
+    problem = "the step was charged more than this version computes"
+    if (differs := found < expected).any():
+        problem = "the step was charged less than its mechanism costs"
+    else:
+        differs = found > expected
+    at = int(np.flatnonzero(differs)[0])
+    findings.add(
+        Check.COST_TABLES,
+        problem,
+        offset=offset,
+        about=about | _entry(at, policies, terms.levels + 1),
+        expected=int(expected[at]),
+        found=int(found[at]),
+    )
 
 
-def _cost_difference(
-    policies: list[Policy], computed: bytes | str, charged: bytes
-) -> dict[str, Any]:
-    """Return the problem, and the first entry in which the tables differ."""
-    if isinstance(computed, str):
-        return {"problem": f"the cost table of this step cannot be computed: {computed}"}
-    expected, found = (np.frombuffer(units, dtype="<i8") for units in (computed, charged))
-    below = bool((found < expected).any())
-    at = int(np.flatnonzero(found < expected if below else found > expected)[0])
-    return {
-        "problem": (
-            "the step was charged less than its mechanism costs"
-            if below
-            else "the step was charged more than this version computes"
-        ),
-        "about": _entry(at, policies, expected),
-        "expected": int(expected[at]),
-        "found": int(found[at]),
-    }
-
-
-def _entry(at: int, policies: list[Policy], units: NDArray[np.int64]) -> Mapping[str, Any]:
+def _entry(at: int, policies: Sequence[Policy], levels: int) -> dict[str, Any]:
     """Return the level, the order and the budget of an entry of a cost table."""
-    levels = len(units) // sum(len(policy.budget) for policy in policies)
     for policy in policies:
         orders = len(policy.budget)
         if at < levels * orders:
