@@ -49,19 +49,19 @@ def status(options: argparse.Namespace, config: Config) -> int:
 
 def _show_status(seen: Overview, options: argparse.Namespace) -> int:
     """Show the state of a service, and return the exit code."""
-    wrong = [
-        partition for partition in seen.partitions if partition.state is not PartitionState.DECIDING
-    ]
+    wrong = [one for one in seen.partitions if one.state is not PartitionState.DECIDING]
     rows = [
         asdict(one) if options.json else {**asdict(one), "seen": _seconds_ago(one.seen)}
         for one in seen.partitions
     ]
     show_all("partition", rows, _PARTITION_COLUMNS, options.json)
     if not options.json:
-        for partition in wrong:
-            problem = plain(partition.problem)
-            say(f"\npartition {partition.partition} is {partition.state}: {problem}")
-            say(f"-> {plain(partition.remedy)}")
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for one in wrong:
+            texts = one.state, plain(one.problem), plain(one.remedy)
+            alike.setdefault(texts, []).append(f"partition {one.partition}")
+        for (state, problem, remedy), names in alike.items():
+            say(f"\n{', '.join(names)}: {state}. {problem[0].upper()}{problem[1:]}\n-> {remedy}")
         if seen.datasets:
             say("")
             show_datasets(seen.datasets, options.delta, False)

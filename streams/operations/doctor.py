@@ -13,190 +13,168 @@ from streams.kafka.facts import KafkaFacts, read_facts, read_inputs
 from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import NORMS
 from streams.operations.answerers import of_answerers
-from streams.operations.endpoints import ask_answerers, ask_workers
-from streams.operations.findings import Facts, Finding, Level
-from streams.operations.servers import of_kafka, of_redis, of_topics
+from streams.operations.endpoints import WorkerSeen, ask_answerers, ask_workers
+from streams.operations.findings import Facts, Finding, Level, Row, Table, findings_of
+from streams.operations.servers import of_kafka, of_redis
 from streams.operations.status import (
     Overview,
     PartitionState,
+    PartitionStatus,
     Unavailable,
     read_overview,
     read_redis_facts,
 )
 
+_DECIDING = PartitionState.DECIDING
 CLOCKS_APART = 5.0
 """The seconds by which clocks may differ; above, times in rejects and alarms are misleading."""
 
 
 def diagnose(facts: Facts, config: Config) -> list[Finding]:
-    """Return all findings."""
-    return [
-        *of_kafka(facts, config),
-        *of_topics(facts, config),
-        *of_redis(facts, config),
-        *_partitions(facts),
-        *_workers(facts),
-        *of_answerers(facts, config),
-        *_clocks(facts),
-        *_settings(facts, config),
-    ]
+    """Return all findings, causes before what may follow from them."""
+    return findings_of(
+        [
+            *of_kafka(facts, config),
+            *of_redis(facts, config),
+            *_workers(facts),
+            *_partitions(facts),
+            *of_answerers(facts, config),
+            *_clocks(facts),
+            Table("settings", list(_settings(facts, config))),
+        ]
+    )
 
 
-def _partitions(facts: Facts) -> Iterator[Finding]:
-    if isinstance(facts.overview, str):
-        yield Finding(
-            "partitions",
-            Level.WRONG,
-            "the state of the partitions is unknown",
-            facts.overview,
-            "Fix the problems above first",
-        )
-        return
-    well = []
-    for one in facts.overview.partitions:
-        if one.state is PartitionState.DECIDING:
-            well.append(one)
-            continue
-        is_restoring = one.state is PartitionState.RESTORING
-        yield Finding(
-            "partitions",
-            Level.WARNING if is_restoring else Level.WRONG,
-            f"partition {one.partition} is {one.state}: {one.problem}",
-            f"Nothing is decided for its users; {one.lag} records wait",
-            one.remedy or "",
-            {"partition": one.partition, "state": one.state, "reason": one.reason},
-        )
-    if well:
-        waiting = sum(one.lag for one in well)
-        yield Finding(
-            "partitions",
-            Level.OK,
-            f"{len(well)} of {len(facts.overview.partitions)} are decided; {waiting} records wait",
-        )
-    old = [one.partition for one in well if one.snapshot is None and one.next > 0]
-    if old:
-        yield Finding(
-            "partitions",
-            Level.WARNING,
-            f"partitions {old} have no snapshot",
-            "If Redis is lost, the whole log is replayed. The log cannot be trimmed",
-            "Wait TURNSTILE_SNAPSHOT_SECONDS after the workers' start; then read their logs",
-        )
-    if facts.overview.erased_without_key:
-        yield Finding(
-            "partitions",
-            Level.WARNING,
-            f"users were erased without a key in partitions {facts.overview.erased_without_key}",
-            "A reader of the state or the log can test guesses of their ids",
-            "Give all workers a key (TURNSTILE_ERASURE_KEYS_FILE, docs/operate/erasure.md); it "
-            "protects users who are erased later",
-        )
+def of_worker(one: WorkerSeen) -> Table:
+    """Return the check of one worker's answer."""
+    problem = (
+        one.problem and Level.WRONG,
+        f"{one.address}: {one.problem}",
+        "Its partitions are decided late or not at all",
+        "Read its log; start it again if it is gone",
+    )
+    healthy = f"{one.address} decides partitions {one.partitions}, release {one.release}"
+    return Table("workers", [problem, (Level.OK, healthy)], {"worker": one.address})
 
 
-def _workers(facts: Facts) -> Iterator[Finding]:
+def of_partition(one: PartitionStatus) -> Table:
+    """Return the check of one partition."""
+    is_restoring = one.state is PartitionState.RESTORING
+    row = (
+        one.state is not _DECIDING and (Level.WARNING if is_restoring else Level.WRONG),
+        f"partition {one.partition} is {one.state}: {one.problem}",
+        f"Nothing is decided for its users; {one.lag} records wait",
+        one.remedy or "",
+    )
+    about = {"partition": one.partition, "state": one.state, "reason": one.reason}
+    return Table("partitions", [row], about)
+
+
+def _workers(facts: Facts) -> Iterator[Table]:
     if not isinstance(facts.overview, str):
-        owners = {
-            one.owner
-            for one in facts.overview.partitions
-            if one.owner and one.state is PartitionState.DECIDING
-        }
-        if owners:
-            yield Finding("workers", Level.OK, f"{len(owners)} are alive and own partitions")
-    for worker in facts.workers:
-        if worker.problem:
-            yield Finding(
-                "workers",
-                Level.WRONG,
-                f"{worker.address}: {worker.problem}",
-                "Its partitions are decided late or not at all",
-                "Read its log; start it again if it is gone",
-                {"worker": worker.address},
+        deciding = (one for one in facts.overview.partitions if one.state is _DECIDING)
+        owners = len({one.owner for one in deciding if one.owner})
+        alive = f"{owners} are alive and own partitions"
+        yield Table("workers", [(owners and Level.OK, alive)])
+    yield from map(of_worker, facts.workers)
+    releases = {one.release for one in facts.workers if one.release} | {facts.release}
+    names = ", ".join(sorted(releases))
+    yield Table(
+        "workers",
+        [
+            (
+                facts.workers and len(releases) > 1 and Level.WARNING,
+                f"the releases differ: {names} (here {facts.release})",
+                "An older worker suspends partitions that a newer one has written",
+                "Upgrade all workers to the newest release, one after the other",
             )
-        else:
-            yield Finding(
-                "workers",
-                Level.OK,
-                f"{worker.address} decides partitions {worker.partitions}, release "
-                f"{worker.release}",
-            )
-    releases = {worker.release for worker in facts.workers if worker.release} | {facts.release}
-    if len(releases) > 1 and facts.workers:
-        yield Finding(
-            "workers",
-            Level.WARNING,
-            f"the releases differ: {', '.join(sorted(releases))} (here {facts.release})",
-            "An older worker suspends partitions that a newer one has written",
-            "Upgrade all workers to the newest release, one after the other",
-        )
+        ],
+    )
 
 
-def _clocks(facts: Facts) -> Iterator[Finding]:
-    apart = {}
-    if not isinstance(facts.redis, str):
-        for server in facts.redis:
-            name = "Redis" if len(facts.redis) == 1 else f"Redis at {server['address']}"
-            apart[name] = float(server["now"]) - facts.clock
-    for worker in facts.workers:
-        if worker.ahead is not None:
-            apart[worker.address] = worker.ahead
-    wrong = {who: by for who, by in apart.items() if abs(by) > CLOCKS_APART}
-    for who, by in wrong.items():
-        yield Finding(
-            "clocks",
-            Level.WARNING,
-            f"{who}: the clock is {abs(by):.0f} s {'ahead of' if by > 0 else 'behind'} this one",
+def _partitions(facts: Facts) -> Iterator[Table]:
+    if isinstance(facts.overview, str):
+        unknown = "the state of the partitions is unknown"
+        do = "Fix the problems above first"
+        yield Table("partitions", [(Level.WRONG, unknown, facts.overview, do)])
+        return
+    partitions, without_key = facts.overview.partitions, facts.overview.erased_without_key
+    well = [one for one in partitions if one.state is _DECIDING]
+    yield from map(of_partition, partitions)
+    waiting = sum(one.lag for one in well)
+    decided = f"{len(well)} of {len(partitions)} are decided; {waiting} records wait"
+    yield Table("partitions", [(well and Level.OK, decided)])
+    old = [one.partition for one in well if one.snapshot is None and one.next > 0]
+    yield Table(
+        "partitions",
+        [
+            (
+                old and Level.WARNING,
+                f"partitions {old} have no snapshot",
+                "If Redis is lost, the whole log is replayed. The log cannot be trimmed",
+                "Wait TURNSTILE_SNAPSHOT_SECONDS after the workers' start; then read their logs",
+            ),
+            (
+                without_key and Level.WARNING,
+                f"users were erased without a key in partitions {without_key}",
+                "A reader of the state or the log can test guesses of their ids",
+                "Give all workers a key (TURNSTILE_ERASURE_KEYS_FILE, docs/operate/erasure.md); it "
+                "protects users who are erased later",
+            ),
+        ],
+    )
+
+
+def _clocks(facts: Facts) -> Iterator[Table]:
+    servers = [] if isinstance(facts.redis, str) else facts.redis
+    several = len(servers) > 1
+    apart = {
+        f"Redis at {one['address']}" if several else "Redis": float(one["now"]) - facts.clock
+        for one in servers
+    }
+    apart |= {one.address: one.ahead for one in facts.workers if one.ahead is not None}
+    rows: list[Row] = [
+        (
+            abs(by) > CLOCKS_APART and Level.WARNING,
+            f"{name}: the clock is {abs(by):.0f} s {'ahead of' if by > 0 else 'behind'} this one",
             "Times in rejects, metrics and alarms are wrong; decisions do not depend on clocks",
             "Synchronize the clocks with NTP",
         )
-    if apart and not wrong:
-        yield Finding("clocks", Level.OK, f"{', '.join(apart)}: the same time as here")
+        for name, by in apart.items()
+    ]
+    same = f"{', '.join(apart)}: the same time as here"
+    yield Table("clocks", [*rows, (apart and Level.OK, same)])
 
 
-def _settings(facts: Facts, config: Config) -> Iterator[Finding]:
-    found = []
-    kafka = facts.kafka
+def _settings(facts: Facts, config: Config) -> Iterator[Row]:
+    kafka, there = facts.kafka, None
     if not isinstance(kafka, str) and NORMS in kafka.topics:
         there = kafka.topics[NORMS].partitions
-        if there != config.partitions:
-            found.append(
-                Finding(
-                    "settings",
-                    Level.OK,
-                    f"partitions is {config.partitions}, and the topics have {there}: the setting "
-                    "is only for topics that do not exist yet",
-                )
-            )
-    if facts.unknown:
-        found.append(
-            Finding(
-                "settings",
-                Level.WARNING,
-                f"unknown variables: {', '.join(facts.unknown)}",
-                "They have no effect, although a setting may be meant",
-                "Check the spelling: docs/reference/settings.md lists all settings",
-            )
-        )
-    if config.signing_key and not (config.trusted_keys or config.answer_keys):
-        found.append(
-            Finding(
-                "settings",
-                Level.WARNING,
-                "signing_key is set, and trusted_keys is not",
-                "Programs with these settings do not check signatures",
-                "Set TURNSTILE_TRUSTED_KEYS_FILE to the file of public keys",
-            )
-        )
-    if config.snapshot_seconds == 0:
-        found.append(
-            Finding(
-                "settings",
-                Level.WARNING,
-                "snapshot_seconds is 0: no snapshots are written",
-                "If Redis is lost, the whole log is replayed. The log can never be trimmed",
-                "Set TURNSTILE_SNAPSHOT_SECONDS to 600",
-            )
-        )
-    yield from found or [Finding("settings", Level.OK, "no conflicts")]
+    yield (
+        facts.unknown and Level.WARNING,
+        f"unknown variables: {', '.join(facts.unknown)}",
+        "They have no effect, although a setting may be meant",
+        "Check the spelling: docs/reference/settings.md lists all settings",
+    )
+    yield (
+        config.signing_key and not (config.trusted_keys or config.answer_keys) and Level.WARNING,
+        "signing_key is set, and trusted_keys is not",
+        "Programs with these settings do not check signatures",
+        "Set TURNSTILE_TRUSTED_KEYS_FILE to the file of public keys",
+    )
+    yield (
+        config.snapshot_seconds == 0 and Level.WARNING,
+        "snapshot_seconds is 0: no snapshots are written",
+        "If Redis is lost, the whole log is replayed. The log can never be trimmed",
+        "Set TURNSTILE_SNAPSHOT_SECONDS to 600",
+    )
+    yield (
+        Level.OK,
+        f"partitions is {config.partitions}, and the topics have {there}: the setting is only for "
+        "topics that do not exist yet"
+        if there not in (None, config.partitions)
+        else "no conflicts",
+    )
 
 
 def examine(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
@@ -29,7 +29,6 @@ class WorkerSeen:
     release: str | None = None
     partitions: list[int] = field(default_factory=list)
     records: float = 0.0  # applied since it was started
-    rejects: dict[str, float] = field(default_factory=dict)  # by reason, since it was started
     ahead: float | None = None  # the seconds by which its clock is ahead of this one, to a second
 
 
@@ -49,84 +48,82 @@ class AnswererSeen:
 
 def ask_answerers(addresses: Sequence[str]) -> list[AnswererSeen]:
     """Ask each of them; one that does not answer has a problem."""
-    return [_ask_answerer(address) for address in addresses]
+    return [_answerer(address, *_asked(address, "")) for address in addresses]
 
 
-def _ask_answerer(address: str) -> AnswererSeen:
-    try:
-        healthy, body, _ = _get(f"http://{address}/healthz")
-        problems = _problems(json.loads(body))
-        _, metrics, _ = _get(f"http://{address}/metrics")
-    except (OSError, HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        return AnswererSeen(address, f"does not answer: {reason}")
+def ask_workers(addresses: Sequence[str]) -> list[WorkerSeen]:
+    """Ask each of them; one that does not answer has a problem."""
+    return [_worker(address, *_asked(address, "partition {partition}: ")) for address in addresses]
+
+
+Sample: TypeAlias = tuple[str, dict[str, str], float]
+
+
+def _answerer(
+    address: str, problem: str | None, _: list[int], samples: list[Sample], ahead: float | None
+) -> AnswererSeen:
     found = [
         (name.removeprefix(_ANSWERER), labels, value)
-        for name, labels, value in _samples(metrics)
+        for name, labels, value in samples
         if name.startswith(_ANSWERER)
     ]
-    if not found:
+    if samples and not found:
         return AnswererSeen(address, "is not an answerer: it lacks an answerer's metrics")
-    named = "; ".join(dict.fromkeys(text for _, text in problems))
-    source, keeps = next(
-        ((labels, value) for name, labels, value in found if name == "input_seconds"),
-        ({}, 0.0),
+    sources = (
+        labels | {"keeps": value} for name, labels, value in found if name == "input_seconds"
     )
+    source: dict[str, Any] = next(sources, {})
     return AnswererSeen(
         address,
-        None if healthy else named or "it reports that it is not healthy",
+        problem,
         ready=any(name == "ready" and value for name, _, value in found),
         lag=sum(value for name, _, value in found if name == "lag"),
         closes=next((value for name, _, value in found if name == "window_closes_seconds"), None),
         topic=source.get("topic", ""),
         clock=source.get("clock", ""),
-        keeps=keeps,
+        keeps=source.get("keeps", 0.0),
     )
 
 
-def ask_workers(addresses: Sequence[str]) -> list[WorkerSeen]:
-    """Ask each of them; one that does not answer has a problem."""
-    return [_ask(address) for address in addresses]
+def _worker(
+    address: str,
+    problem: str | None,
+    partitions: list[int],
+    samples: list[Sample],
+    ahead: float | None,
+) -> WorkerSeen:
+    release, records = None, 0.0
+    for name, labels, value in samples:
+        if name == "turnstile_build_info":
+            release = labels["version"]
+        elif name == "turnstile_records_total":
+            records += value
+    return WorkerSeen(address, problem, release, partitions, records, ahead)
 
 
-def _ask(address: str) -> WorkerSeen:
-    try:
-        healthy, body, date = _get(f"http://{address}/healthz")
-        health = json.loads(body)
-        _, metrics, _ = _get(f"http://{address}/metrics")
-    except (OSError, HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        return WorkerSeen(address, f"does not answer: {reason}")
-    samples = list(_samples(metrics))
-    named = "; ".join(f"partition {number}: {text}" for number, text in _problems(health))
-    return WorkerSeen(
-        address,
-        None if healthy else named or "it reports that it is not healthy",
-        release=next(
-            (labels["version"] for name, labels, _ in samples if name == "turnstile_build_info"),
-            None,
-        ),
-        partitions=list(health.get("partitions") or []),
-        records=sum(v for name, _, v in samples if name == "turnstile_records_total"),
-        rejects={
-            labels.get("reason", "unknown"): value
-            for name, labels, value in samples
-            if name == "turnstile_rejects_total"
-        },
-        ahead=date,
-    )
+def _asked(address: str, place: str) -> tuple[str | None, list[int], list[Sample], float | None]:
+    """Return why a process is not healthy, its partitions, its metrics, and its clock's advance.
 
-
-def _problems(health: Any) -> list[tuple[Any, str]]:
-    """Return the partitions that a process does not decide, each with the text for people.
-
-    Raises:
-        ValueError: it is not what /healthz answers.
+    Args:
+        address: host:port of the process.
+        place: what precedes the problem of a ``{partition}``.
     """
     try:
-        return [(one["partition"], str(one["problem"])) for one in health["problems"]]
+        healthy, body, ahead = _get(f"http://{address}/healthz")
+        health = json.loads(body)
+        named = dict.fromkeys(place.format(**one) + one["problem"] for one in health["problems"])
+        _, metrics, _ = _get(f"http://{address}/metrics")
+        samples = [
+            (sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(metrics)
+            for sample in family.samples
+        ]
+    except (OSError, HTTPException, ValueError) as error:
+        return f"does not answer: {getattr(error, 'reason', error)}", [], [], None
     except (KeyError, TypeError) as error:
-        raise ValueError(f"not an answer of /healthz: {error!r}") from error
+        return f"does not answer: not an answer of /healthz: {error!r}", [], [], None
+    problem = None if healthy else "; ".join(named) or "it reports that it is not healthy"
+    return problem, list(health.get("partitions") or []), samples, ahead
 
 
 def _get(url: str) -> tuple[bool, str, float | None]:
@@ -140,9 +137,3 @@ def _get(url: str) -> tuple[bool, str, float | None]:
         date = answer.headers.get("Date")
         ahead = None if date is None else parsedate_to_datetime(date).timestamp() - time.time()
         return answer.status == 200, body, ahead
-
-
-def _samples(exposition: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    for family in text_string_to_metric_families(exposition):
-        for sample in family.samples:
-            yield sample.name, sample.labels, sample.value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -18,12 +18,14 @@ import msgspec
 from msgspec import UnsetType
 
 from streams.kafka.results import TopicsSeen
+from streams.operations.doctor import of_partition, of_worker
 from streams.operations.endpoints import WorkerSeen
+from streams.operations.findings import Level, Row, Table, findings_of
 from streams.operations.guarantees import budget_of, spent_share
 from streams.operations.rejected import readable
 from streams.operations.runs import RunStatus, runs_of
 from streams.operations.spending import Spending
-from streams.operations.status import Overview, PartitionState, Unavailable, overview_of
+from streams.operations.status import Overview, PartitionStatus, Unavailable, overview_of
 from streams.records import OdometerRecord
 from streams.sdk.decisions import UNREADABLE
 from streams.sdk.followers import Followed, distinct_rejects
@@ -51,55 +53,45 @@ class Side:
 
 def alarms_of(
     sides: Mapping[str, Side],
-    partitions: Sequence[Mapping[str, Any]],
-    workers: Sequence[WorkerSeen],
+    partitions: Iterable[PartitionStatus],
+    workers: Iterable[WorkerSeen],
     now: float,
 ) -> list[dict[str, Any]]:
     """Return all alarms, the worst first: level, what is wrong, what to do, and the subject.
 
     Args:
         sides: the sources, by name.
-        partitions: with their ``state``, ``reason``, ``problem`` and ``remedy``.
+        partitions: the state of all partitions.
         workers: their answers over HTTP.
         now: the time on the clock of the sources.
     """
-    alarms = [
-        alarm for name, side in sides.items() if (alarm := _away(name, side, now)) is not None
+    tables = [
+        *(
+            Table("sources", [_away(name, side, now)], {"side": name})
+            for name, side in sides.items()
+        ),
+        *map(of_partition, partitions),
+        *map(of_worker, workers),
     ]
-    for one in partitions:
-        if one["state"] != PartitionState.DECIDING:
-            level = "warning" if one["state"] == PartitionState.RESTORING else "wrong"
-            what = f"Partition {one['partition']} is {one['state']}: {one['problem']}"
-            about = {name: one[name] for name in ("partition", "state", "reason")}
-            alarms.append(_alarm(level, what, one["remedy"], about))
-    for worker in workers:
-        if worker.problem:
-            what = f"Worker {worker.address}: {worker.problem}"
-            do = "Read its log; start it again if it is gone"
-            alarms.append(_alarm("wrong", what, do, {"worker": worker.address}))
-    return sorted(alarms, key=lambda alarm: alarm["level"] != "wrong")
+    found = [one for one in findings_of(tables) if one.level is not Level.OK]
+    alarms = [
+        {name: getattr(one, name) for name in ("level", "what", "do", "about")} for one in found
+    ]
+    return sorted(alarms, key=lambda alarm: alarm["level"] is not Level.WRONG)
 
 
-def _away(name: str, side: Side, now: float) -> dict[str, Any] | None:
-    about = {"side": name}
-    is_essential = name in ESSENTIAL
-    if not side.is_away(now) or (side.problem == NOT_YET and not is_essential):
-        return None
+def _away(name: str, side: Side, now: float) -> Row:
+    is_essential, what = name in ESSENTIAL, f"{name}: {side.problem or 'does not answer'}"
     if side.problem == NOT_YET:
-        return _alarm("warning", f"{name}: {NOT_YET}", "Wait a moment", about)
-    what = f"{name}: {side.problem or 'does not answer'}"
+        return is_essential and Level.WARNING, what, "", "Wait a moment"
     if not is_essential:
-        return _alarm("warning", what, "The other facts are still shown", about)
+        return side.is_away(now) and Level.WARNING, what, "", "The other facts are still shown"
     old = f"The facts are {now - side.seen:.0f} s old. " if side.seen else ""
     do = (
         f"{old}Nothing is decided without it. Start {name}, or set TURNSTILE_{name.upper()}; "
         "`turnstile doctor` has details. This page recovers without a reload"
     )
-    return _alarm("wrong", what, do, about)
-
-
-def _alarm(level: str, what: str, do: str, about: Mapping[str, Any]) -> dict[str, Any]:
-    return {"level": level, "what": what, "do": do, "about": about}
+    return side.is_away(now) and Level.WRONG, what, "", do
 
 
 RATE_OVER = 10.0
@@ -199,7 +191,7 @@ class ServiceFacts:
         workers = [asdict(worker) for worker in self.workers]
         return {
             "time": time.time(),
-            "alarms": alarms_of(self.sides, partitions, self.workers, now),
+            "alarms": alarms_of(self.sides, overview.partitions, self.workers, now),
             "sides": {
                 name: {"age": now - side.seen if side.seen else None, "away": side.is_away(now)}
                 for name in ESSENTIAL

@@ -1,11 +1,11 @@
-"""The facts that a diagnosis is made from, and the findings that it returns."""
+"""The facts that a diagnosis is made from, the tables of checks, and the findings they return."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from streams.kafka.facts import KafkaFacts
 from streams.operations.endpoints import AnswererSeen, WorkerSeen
@@ -65,10 +65,40 @@ class Facts:
     inputs: Mapping[str, Mapping[str, str] | None] = field(default_factory=dict)
 
 
-def size_of(size: float) -> str:
-    """Return a number of bytes with its unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
+Row: TypeAlias = tuple[object, *tuple[str, ...]]
+"""A check: its verdict, a level or anything else if nothing is found; what is found, what follows
+from it, and what the operator can do. An ``OK`` row is shown if no other row of its table is."""
+
+
+class Table(NamedTuple):
+    """The checks of one subject.
+
+    Attributes:
+        area: the part of the service.
+        rows: the checks.
+        about: the subject for programs.
+    """
+
+    area: str
+    rows: Sequence[Row]
+    about: Mapping[str, Any] = {}
+
+
+_CAUSES = ("Kafka", "topics", "Redis")
+"""The areas without which nothing in the others works."""
+
+
+def findings_of(tables: Iterable[Table]) -> list[Finding]:
+    """Return what the checks find, in the order of the tables."""
+    findings: list[Finding] = []
+    for area, rows, about in tables:
+        before = len(findings)
+        wrong = (one.area for one in findings if one.level is Level.WRONG)
+        causes = [cause for cause in dict.fromkeys(wrong) if cause in _CAUSES and cause != area]
+        for verdict, *texts in sorted(rows, key=lambda row: row[0] is Level.OK):
+            if isinstance(verdict, Level) and (verdict is not Level.OK or len(findings) == before):
+                what, means, do = [*texts, "", ""][:3]
+                if causes and do and area not in _CAUSES:
+                    do = f"First solve what is wrong with {' and '.join(causes)}. Then: {do}"
+                findings.append(Finding(area, verdict, what, means, do, about))
+    return findings

@@ -1,176 +1,168 @@
-"""Derives findings from the facts about Kafka and Redis."""
+"""The checks of Kafka, its topics and Redis."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from streams.config import Config
 from streams.kafka.facts import KafkaFacts, TopicFacts
-from streams.kafka.topics import (
-    MIN_IN_SYNC,
-    NORMS,
-    SETTINGS,
-    SNAPSHOTS,
-    TOPICS,
-    WISHES,
-    suits,
-)
-from streams.operations.findings import Facts, Finding, Level, size_of
+from streams.kafka.topics import MIN_IN_SYNC, NORMS, SETTINGS, SNAPSHOTS, TOPICS, WISHES, suits
+from streams.operations.findings import Facts, Level, Row, Table
+from streams.operations.status import Overview, PartitionState
 from streams.redis_address import is_encrypted
 
 _LOOPBACK = ("localhost", "::1", "")
 
 
-def of_kafka(facts: Facts, config: Config) -> Iterator[Finding]:
-    """Yield whether Kafka answers, and whether the connection is encrypted."""
-    if isinstance(facts.kafka, str):
-        yield Finding(
-            "Kafka",
-            Level.WRONG,
-            facts.kafka,
-            "Nothing can be charged or decided",
+def of_kafka(facts: Facts, config: Config) -> Iterator[Table]:
+    """Yield the checks of Kafka and of the topics of the service."""
+    kafka = facts.kafka
+    if isinstance(kafka, str):
+        means = "Nothing can be charged or decided"
+        do = (
             "Start the broker, or set TURNSTILE_KAFKA and the settings for its login "
-            "(docs/operate/security.md)",
+            "(docs/operate/security.md)"
         )
+        yield Table("Kafka", [(Level.WRONG, kafka, means, do)])
         return
-    brokers = facts.kafka.brokers
-    many = f"{brokers} broker{'s' if brokers > 1 else ''}"
-    text = f"{config.kafka} answers: {many} of Kafka {facts.kafka.release}"
-    about = {"brokers": brokers, "release": facts.kafka.release}
-    yield Finding("Kafka", Level.OK, text, about=about)
-    if not config.kafka_security.endswith("SSL") and not _is_here(config.kafka):
-        yield Finding(
-            "Kafka",
-            Level.WARNING,
-            f"the connection to {config.kafka} is not encrypted",
-            "An observer of the network reads norms and HALTs, and could change them",
-            "Set TURNSTILE_KAFKA_SECURITY=SASL_SSL, and give each role its rights: "
-            "docs/operate/security.md",
-        )
-
-
-def of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
-    """Yield whether the topics exist, and keep their records."""
-    if isinstance(facts.kafka, str):
-        return
-    known = facts.kafka.topics
+    many = f"{kafka.brokers} broker{'s' if kafka.brokers > 1 else ''}"
+    about = {"brokers": kafka.brokers, "release": kafka.release}
+    answers = f"{config.kafka} answers: {many} of Kafka {kafka.release}"
+    yield Table("Kafka", [(Level.OK, answers)], about)
+    is_open = not config.kafka_security.endswith("SSL") and not _is_here(config.kafka)
+    known = kafka.topics
     missing = [config.topic(name) for name in TOPICS if name not in known]
-    if NORMS not in known:
-        yield Finding(
-            "topics",
-            Level.WRONG,
-            f"there is no {config.topic(NORMS)}, the log of all spending",
-            "Nothing can be charged. If the topic existed, it was deleted",
-            "The first worker creates it, or `turnstile topics create`. If users were charged "
-            "before: restore it, with its id, from a copy of Kafka's data",
-        )
-    elif missing:
-        yield Finding(
-            "topics",
-            Level.WRONG,
-            f"there is no {', '.join(missing)}",
-            "Workers exit, because their answers could not be published",
-            "Run `turnstile topics create`, and start the workers again",
-        )
     counts = {name: topic.partitions for name, topic in known.items()}
-    if len(set(counts.values())) > 1:
-        yield Finding(
-            "topics",
-            Level.WRONG,
-            f"their numbers of partitions differ: {counts}",
-            "A user's partition is ambiguous, so nothing is decided",
-            "`turnstile status` says which topics to delete and to create",
-        )
-    for name, topic in known.items():
-        yield from _topic(name, topic, facts.kafka, config)
-
-
-def _topic(name: str, topic: TopicFacts, kafka: KafkaFacts, config: Config) -> Iterator[Finding]:
-    title = config.topic(name)
-    found = list(copies_of(title, topic, "topics"))
-    if name in (NORMS, SNAPSHOTS):
-        found += _copies(name, title, topic, kafka)
-    for setting, wanted in SETTINGS[name].items():
-        actual = topic.settings.get(setting)
-        if actual is None or suits(setting, actual, wanted):
-            continue
-        is_wish = (name, setting) in WISHES
-        found.append(
-            Finding(
-                "topics",
-                Level.WARNING if is_wish else Level.WRONG,
-                f"{title} has {setting}={actual}, and {wanted} is "
-                f"{'advised' if is_wish else 'needed'}",
-                WISHES[name, setting]
-                if is_wish
-                else "Records could be lost unnoticed, so workers decide nothing",
-                f"`python -m kafka.admin -b {config.kafka} configs alter -r topic -n {title} "
-                f"-c {setting}={wanted}`",
+    yield Table(
+        "Kafka",
+        [
+            (
+                is_open and Level.WARNING,
+                f"the connection to {config.kafka} is not encrypted",
+                "An observer of the network reads norms and HALTs, and could change them",
+                "Set TURNSTILE_KAFKA_SECURITY=SASL_SSL, and give each role its rights: "
+                "docs/operate/security.md",
             )
-        )
-    found = found or [Finding("topics", Level.OK, kept_and_copied(title, topic))]
-    yield from (replace(finding, about={"topic": title}) for finding in found)
+        ],
+    )
+    yield Table(
+        "topics",
+        [
+            (
+                NORMS not in known and Level.WRONG,
+                f"there is no {config.topic(NORMS)}, the log of all spending",
+                "Nothing can be charged. If the topic existed, it was deleted",
+                "The first worker creates it, or `turnstile topics create`. If users were charged "
+                "before: restore it, with its id, from a copy of Kafka's data",
+            ),
+            (
+                NORMS in known and missing and Level.WRONG,
+                f"there is no {', '.join(missing)}",
+                "Workers exit, because their answers could not be published",
+                "Run `turnstile topics create`, and start the workers again",
+            ),
+            (
+                len(set(counts.values())) > 1 and Level.WRONG,
+                f"their numbers of partitions differ: {counts}",
+                "A user's partition is ambiguous, so nothing is decided",
+                "`turnstile status` says which topics to delete and to create",
+            ),
+        ],
+    )
+    for name, topic in known.items():
+        title = config.topic(name)
+        rows = [
+            *copies_of(title, topic),
+            *(_copies(name, title, topic, kafka) if name in (NORMS, SNAPSHOTS) else ()),
+            *(
+                setting_of(
+                    config,
+                    title,
+                    topic,
+                    setting,
+                    wanted,
+                    WISHES.get((name, setting)),
+                    "Records could be lost unnoticed, so workers decide nothing",
+                )
+                for setting, wanted in SETTINGS[name].items()
+            ),
+        ]
+        yield Table("topics", rows, {"topic": title})
 
 
-def copies_of(title: str, topic: TopicFacts, area: str) -> Iterator[Finding]:
-    """Yield problems of a topic's copies, or that its settings are not visible."""
-    if topic.without_leader:
-        yield Finding(
-            area,
-            Level.WRONG,
-            f"{title} has no leader of partitions {topic.without_leader}",
-            "Nothing can be read or written there",
-            "Start the brokers that have their copies",
-        )
-    if topic.in_sync < topic.replicas:
-        yield Finding(
-            area,
-            Level.WARNING,
-            f"{title}: {topic.in_sync} of {topic.replicas} copies of a partition are in sync",
-            "Fewer brokers can be lost than planned",
-            "Check whether a broker is down or behind",
-        )
-    if not topic.settings:
-        yield Finding(
-            area,
-            Level.WARNING,
-            f"this user may not see the settings of {title}",
-            "They are not compared with the needs of the service",
-            "Give this user DescribeConfigs on it: `turnstile acl`",
-        )
+def setting_of(
+    config: Config,
+    title: str,
+    topic: TopicFacts,
+    setting: str,
+    wanted: str,
+    advised: str | None,
+    needed: str,
+) -> Row:
+    """Return the check of a topic's setting.
+
+    Args:
+        config: the settings of the service.
+        title: the name of the topic.
+        topic: its facts.
+        setting: the setting.
+        wanted: the value that suits.
+        advised: what follows from another value, if the value is only advised.
+        needed: what follows from another value otherwise.
+    """
+    actual = topic.settings.get(setting)
+    differs = actual is not None and not suits(setting, actual, wanted)
+    return (
+        differs and (Level.WARNING if advised else Level.WRONG),
+        f"{title} has {setting}={actual}, and {wanted} is {'advised' if advised else 'needed'}",
+        advised or needed,
+        altering(config, title, setting, wanted),
+    )
 
 
-def kept_and_copied(title: str, topic: TopicFacts) -> str:
-    """Return the description of a topic without problems."""
-    kept = topic.settings.get("retention.ms", "-1")
-    for_ever = "forever" if int(kept) < 0 else f"for {int(kept) / 86_400_000:g} days"
+def altering(config: Config, title: str, setting: str, value: str) -> str:
+    """Return the command that changes a setting of a topic."""
+    return (
+        f"`python -m kafka.admin -b {config.kafka} configs alter -r topic -n {title} "
+        f"-c {setting}={value}`"
+    )
+
+
+def copies_of(title: str, topic: TopicFacts) -> Iterator[Row]:
+    """Yield the checks of every topic."""
+    kept = int(topic.settings.get("retention.ms", "-1"))
+    for_ever = "forever" if kept < 0 else f"for {kept / 86_400_000:g} days"
     if "compact" in topic.settings.get("cleanup.policy", ""):
         for_ever = "the last of each key"
     copies = "1 copy" if topic.replicas == 1 else f"{topic.replicas} copies"
     several = "1 partition" if topic.partitions == 1 else f"{topic.partitions} partitions"
-    return f"{title}: {several}, {copies}, kept {for_ever}"
+    yield (
+        topic.without_leader and Level.WRONG,
+        f"{title} has no leader of partitions {topic.without_leader}",
+        "Nothing can be read or written there",
+        "Start the brokers that have their copies",
+    )
+    yield (
+        topic.in_sync < topic.replicas and Level.WARNING,
+        f"{title}: {topic.in_sync} of {topic.replicas} copies of a partition are in sync",
+        "Fewer brokers can be lost than planned",
+        "Check whether a broker is down or behind",
+    )
+    yield (
+        not topic.settings and Level.WARNING,
+        f"this user may not see the settings of {title}",
+        "They are not compared with the needs of the service",
+        "Give this user DescribeConfigs on it: `turnstile acl`",
+    )
+    yield Level.OK, f"{title}: {several}, {copies}, kept {for_ever}"
 
 
-def _copies(name: str, title: str, topic: TopicFacts, kafka: KafkaFacts) -> list[Finding]:
+def _copies(name: str, title: str, topic: TopicFacts, kafka: KafkaFacts) -> Iterator[Row]:
+    """Yield the checks of a topic from which a lost record cannot be computed again."""
     least, copies = int(topic.settings.get(MIN_IN_SYNC, "1")), topic.replicas
-    if copies == 1:
-        what = f"{title} has one copy of every record"
-        means = (
-            "If one broker loses its disk, all spending is lost and cannot be computed again"
-            if name == NORMS
-            else "If one broker loses its disk, a lost Redis cannot be restored from it"
-        )
-    elif least < 2:
-        what = f"{title} has {MIN_IN_SYNC}={least} with {copies} copies"
-        means = "A charge counts as written once one broker has it, and is lost with that broker"
-    elif least >= copies:
-        what = f"{title} has {MIN_IN_SYNC}={least} of {copies} copies"
-        means = "While any broker is down, nothing can be charged"
-    else:
-        return []
+    what = f"{title} has {MIN_IN_SYNC}={least} with {copies} copies"
     do = f"Set {MIN_IN_SYNC}={copies - 1} for it"
     if copies < 3:  # any value loses records with one broker, or stops with one
         do = (
@@ -178,99 +170,127 @@ def _copies(name: str, title: str, topic: TopicFacts, kafka: KafkaFacts) -> list
             + "three copies (`kafka-reassign-partitions`; TURNSTILE_REPLICATION=3 for topics "
             f"that are created) and {MIN_IN_SYNC}=2"
         )
-    return [Finding("topics", Level.WARNING, what, means, do)]
+    lost = "all spending is lost and cannot be computed again"
+    if name != NORMS:
+        lost = "a lost Redis cannot be restored from it"
+    means = f"If one broker loses its disk, {lost}"
+    yield copies == 1 and Level.WARNING, f"{title} has one copy of every record", means, do
+    means = "A charge counts as written once one broker has it, and is lost with that broker"
+    yield least < 2 <= copies and Level.WARNING, what, means, do
+    means = "While any broker is down, nothing can be charged"
+    yield 2 <= copies <= least and Level.WARNING, what, means, do
 
 
-def of_redis(facts: Facts, config: Config) -> Iterator[Finding]:
-    """Yield whether Redis answers, and keeps its data."""
+def of_redis(facts: Facts, config: Config) -> Iterator[Table]:
+    """Yield the checks of Redis."""
     if isinstance(facts.redis, str):
-        yield Finding(
-            "Redis",
-            Level.WRONG,
-            facts.redis,
-            "Nothing is decided. Nothing is lost, because the log has all records",
+        means = "Nothing is decided. Nothing is lost, because the log has all records"
+        do = (
             "Start Redis, or set TURNSTILE_REDIS. If its data are lost, start the workers with an "
-            "empty Redis (docs/operate/redis.md)",
+            "empty Redis (docs/operate/redis.md)"
         )
+        yield Table("Redis", [(Level.WRONG, facts.redis, means, do)])
         return
-    for server in facts.redis:
-        for finding in _of_server(server):
-            if len(facts.redis) > 1:
-                finding = replace(finding, what=f"{server['address']}: {finding.what}")
-            yield replace(finding, about={"redis": server["address"]})
-    if not is_encrypted(config.redis) and not _is_here(config.redis):
-        yield Finding(
-            "Redis",
-            Level.WARNING,
-            "the connection is not encrypted",
-            "An observer of the network reads the users' spending, and could change it",
-            "Use a URL that begins with rediss, and a user with the rights of the role: "
-            "docs/operate/security.md",
-        )
-
-
-def _of_server(redis: Mapping[str, Any]) -> Iterator[Finding]:
-    used = int(redis.get("used_memory", 0))
-    most = int(redis.get("maxmemory", 0)) or int(redis.get("total_system_memory", 0))
-    text = f"{size_of(used)} used" + (f" of {size_of(most)}" if most else "")
-    yield Finding(
-        "Redis", Level.OK, f"answers: release {redis.get('redis_version', 'unknown')}, {text}"
+    # The owners of these partitions have just stored a heartbeat.
+    is_written = isinstance(facts.overview, Overview) and all(
+        one.state is PartitionState.DECIDING for one in facts.overview.partitions
     )
-    policy = redis.get("maxmemory_policy")
-    if policy not in (None, "noeviction"):
-        limited = int(redis.get("maxmemory", 0)) > 0
-        yield Finding(
-            "Redis",
-            Level.WRONG if limited else Level.WARNING,
-            f"maxmemory-policy is {policy}",
+    for server in facts.redis:
+        name = f"{server['address']}: " if len(facts.redis) > 1 else ""
+        yield from _of_server(server, name, is_written)
+    is_open = not is_encrypted(config.redis) and not _is_here(config.redis)
+    yield Table(
+        "Redis",
+        [
+            (
+                is_open and Level.WARNING,
+                "the connection is not encrypted",
+                "An observer of the network reads the users' spending, and could change it",
+                "Use a URL that begins with rediss, and a user with the rights of the role: "
+                "docs/operate/security.md",
+            )
+        ],
+    )
+
+
+def _of_server(redis: Mapping[str, Any], name: str, is_written: bool) -> Iterator[Table]:
+    """Yield the checks of a server, from its INFO."""
+    used, limit = int(redis.get("used_memory", 0)), int(redis.get("maxmemory", 0))
+    most = limit or int(redis.get("total_system_memory", 0))
+    is_full = 0 < limit < used - int(redis.get("mem_not_counted_for_evict", 0))
+    memory = f"{_size(used)} used" + (f" of {_size(most)}" if most else "")
+    policy, appends = redis.get("maxmemory_policy"), int(redis.get("aof_enabled", 0))
+    refuses, exits = f"{name}Redis refuses writes", "Workers exit, and nothing is decided"
+    full_disk = "Read its log: often the disk is full"
+    outdated = "The data on its disk are outdated or incomplete"
+
+    def failed(field: str) -> bool:
+        return bool(redis.get(field, "ok") != "ok")
+
+    about = {"redis": redis["address"]}
+    release = redis.get("redis_version", "unknown")
+    yield Table("Redis", [(Level.OK, f"{name}answers: release {release}, {memory}")], about)
+    rows: list[Row] = [
+        (
+            redis.get("role") == "slave" and Level.WRONG,
+            f"{refuses} (READONLY): this is a replica",
+            exits,
+            "Set TURNSTILE_REDIS to its master",
+        ),
+        (
+            is_full and Level.WRONG,
+            f"{refuses} (OOM): {memory}",
+            exits,
+            "Raise maxmemory, or give it more memory. Delete nothing",
+        ),
+        (
+            appends and failed("aof_last_write_status") and Level.WRONG,
+            f"{refuses} (MISCONF): the last write of its append-only file failed",
+            exits,
+            full_disk,
+        ),
+        # INFO lacks the setting stop-writes-on-bgsave-error, so heartbeats show whether it is on.
+        (
+            failed("rdb_last_bgsave_status") and not is_written and Level.WRONG,
+            f"{refuses} (MISCONF): its last copy to disk failed",
+            exits,
+            f"{full_disk}. When there is room, run BGSAVE",
+        ),
+        (
+            failed("rdb_last_bgsave_status") and is_written and Level.WARNING,
+            f"{name}its last copy to disk failed",
+            outdated,
+            full_disk,
+        ),
+        (
+            failed("aof_last_bgrewrite_status") and Level.WARNING,
+            f"{name}the last rewriting of its append-only file failed",
+            outdated,
+            full_disk,
+        ),
+        (
+            policy not in (None, "noeviction") and (Level.WRONG if limit else Level.WARNING),
+            f"{name}maxmemory-policy is {policy}",
             "Redis may delete users' spending, so workers refuse to start"
-            if limited
+            if limit
             else "Once Redis has a maxmemory, it may delete users' spending",
             "Run CONFIG SET maxmemory-policy noeviction, and set it in the configuration file",
-        )
-    if most and used > 0.8 * most:
-        yield Finding(
-            "Redis",
-            Level.WARNING,
-            f"{text}: little memory is left",
+        ),
+        (
+            not is_full and used > 0.8 * most > 0 and Level.WARNING,
+            f"{name}{memory}: little memory is left",
             "When the memory is full, Redis rejects writes, and nothing is decided",
             "Add memory, or close runs that have ended (`turnstile run close`)",
-        )
-    yield from _persistence(redis)
-    if redis.get("role") == "slave":
-        yield Finding(
-            "Redis",
-            Level.WRONG,
-            "this is a replica, which rejects writes",
-            "Workers cannot decide anything",
-            "Set TURNSTILE_REDIS to its master",
-        )
-
-
-def _persistence(redis: Mapping[str, Any]) -> Iterator[Finding]:
-    by_log = int(redis.get("aof_enabled", 0))
-    if not by_log:
-        yield Finding(
-            "Redis",
-            Level.WARNING,
-            "there is no append-only file",
+        ),
+        (
+            not appends and Level.WARNING,
+            f"{name}there is no append-only file",
             "After each restart of Redis, the state is restored from snapshots and the log: "
             "nothing is lost, but nothing is decided meanwhile",
             "Run CONFIG SET appendonly yes, and set it in the configuration file",
-        )
-    for name, what in (
-        ("aof_last_write_status", "the last write of its append-only file"),
-        ("aof_last_bgrewrite_status", "the last rewriting of its append-only file"),
-        ("rdb_last_bgsave_status", "its last copy to disk"),
-    ):
-        if redis.get(name, "ok") != "ok":
-            yield Finding(
-                "Redis",
-                Level.WARNING,
-                f"{what} failed",
-                "The data on its disk are outdated or incomplete",
-                "Read its log: often the disk is full",
-            )
+        ),
+    ]
+    yield Table("Redis", rows, about)
 
 
 def _is_here(addresses: str) -> bool:
@@ -280,3 +300,12 @@ def _is_here(addresses: str) -> bool:
     urls = (one if "//" in one else f"//{one}" for one in addresses.split(","))
     hosts = [urlsplit(url).hostname or "" for url in urls]
     return all(host in _LOOPBACK or host.startswith("127.") for host in hosts)
+
+
+def _size(size: float) -> str:
+    """Return a number of bytes with its unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

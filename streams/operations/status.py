@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from streams.config import Config
 from streams.kafka.results import TopicsSeen, TopicsUnavailable
@@ -43,7 +43,6 @@ STALLED_AFTER = 10.0
 """Seconds for which records may wait while none is applied."""
 _SUMMARY_WITHIN = 5.0
 _POLL = 0.1
-_CHECK = "Start a worker: it checks the partition and stores what to do"
 
 
 class PartitionState(StrEnum):
@@ -58,7 +57,7 @@ class PartitionState(StrEnum):
 class WaitReason(StrEnum):
     """Why no worker decides a partition that is not suspended."""
 
-    NEVER_OWNED = "never-owned"
+    NO_STATE = "no-state"  # no worker has owned it since Redis was empty
     NOT_SEEN = "not-seen"  # its owner has not sent a heartbeat yet
     MOVED = "moved"  # the log of a budget file was moved into a service
     OWNER_SILENT = "owner-silent"  # its owner sends no heartbeat any more
@@ -75,7 +74,7 @@ class PartitionStatus:
     Attributes:
         partition: its number.
         state: whether it is decided.
-        owner: the worker that owns it; None if it was never owned.
+        owner: the worker that owns it; None if Redis has no state.
         next: the offset to apply next.
         lag: the number of records in the log that are not decided.
         users: the number of users; None if no owner has reported it.
@@ -106,13 +105,12 @@ class PartitionStatus:
     remedy: str | None = None
 
 
-@dataclass(frozen=True)
-class _Obstacle:
+class _Obstacle(NamedTuple):
     """Why a partition is not decided."""
 
     reason: Reason
     problem: str
-    remedy: str = _CHECK
+    remedy: str
 
 
 @dataclass
@@ -191,16 +189,14 @@ def overview_of(
     glances: Sequence[Glance],
 ) -> Overview:
     """Combine the facts of topics, log and Redis."""
-    partitions = [
-        _status(
-            Suspensions(prefix, partition, topics.topic, topics.partitions, *extent),
-            glance,
-            topics.problem,
-        )
-        for partition, (extent, glance) in enumerate(zip(log, glances, strict=True))
-    ]
-    pulses = (decode_pulse(glance.pulse) for glance in glances)
-    without_key = [p for p, pulse in enumerate(pulses) if pulse and pulse.erased_without_key]
+    partitions, without_key = [], []
+    for partition, ((start, end), glance) in enumerate(zip(log, glances, strict=True)):
+        pulse = decode_pulse(glance.pulse)
+        own = Suspensions(prefix, partition, topics.topic, topics.partitions, start, end)
+        obstacle = _obstacle(own, glance, pulse, topics.problem)
+        partitions.append(_status(partition, glance, pulse, end, obstacle))
+        if pulse and pulse.erased_without_key:
+            without_key.append(partition)
     return Overview(partitions, datasets_of(glances), without_key)
 
 
@@ -209,9 +205,7 @@ def datasets_of(glances: Iterable[Glance]) -> dict[str, DatasetStatus]:
     datasets: dict[str, DatasetStatus] = {}
     for glance in glances:
         inventory = decode_inventory(glance.summary)
-        if inventory is None:
-            continue
-        for name, found in inventory.summary.datasets.items():
+        for name, found in inventory.summary.datasets.items() if inventory else ():
             dataset = datasets.setdefault(name, DatasetStatus(found.policy, allow=found.allow))
             dataset.allow_agrees &= dataset.allow == found.allow
             dataset.users += found.users
@@ -242,37 +236,22 @@ def _read_file(config: Config) -> tuple[bytes | None, list[Glance]]:
         last, nothing = ledger.chain.last, fields_of_nothing(b"", 0, 0)
         meta = {**nothing, **meta, **chain_fields(ledger.chain), "next": str(last + 1)}
         summary = pack_report(Inventory(last, ledger.summary()))
-        glances.append(Glance(now, with_meta_digest(meta), now, b"", summary, {}))
+        glances.append(Glance(now, with_meta_digest(meta), None, b"", summary, {}))
     return moved_to, glances
 
 
 def _overview_of_file(config: Config) -> Overview:
     moved_to, glances = _read_file(config)
-    problem = None if moved_to is None else f"its log continues in a service as {moved_to.hex()}"
-    partitions = [
-        PartitionStatus(
-            partition=partition,
-            state=PartitionState.WAITING if problem else PartitionState.DECIDING,
-            owner=None,
-            next=int(glance.meta["next"]),
-            lag=0,
-            users=sum(dataset.users for dataset in datasets_of([glance]).values()),
-            unpublished=0,
-            changes=int(glance.meta["changes"]),
-            seen=None,
-            head=glance.meta["head"],
-            snapshot=None,
-            reason=WaitReason.MOVED if problem else None,
-            problem=problem,
-            remedy="Use the service" if problem else None,
-        )
-        for partition, glance in enumerate(glances)
-    ]
+    moved = None
+    if moved_to is not None:
+        problem = f"its log continues in a service as {moved_to.hex()}"
+        moved = _Obstacle(WaitReason.MOVED, problem, "Use the service")
+    partitions = [_status(number, glance, None, 0, moved) for number, glance in enumerate(glances)]
     return Overview(partitions, datasets_of(glances))
 
 
 def read_owners(config: Config, partitions: int) -> list[str]:
-    """Return the owner of every partition; empty if it was never owned.
+    """Return the owner of every partition; empty if Redis has no state.
 
     Raises:
         Unavailable: Redis does not answer.
@@ -293,86 +272,93 @@ def topics_of(config: Config) -> TopicsSeen:
         raise Unavailable(str(error)) from error
 
 
-def _status(suspensions: Suspensions, glance: Glance, problem: str | None) -> PartitionStatus:
-    meta = glance.state
-    pulse, inventory = decode_pulse(glance.pulse), decode_inventory(glance.summary)
+def _status(
+    partition: int,
+    glance: Glance,
+    pulse: Pulse | None,
+    log_end: int,
+    obstacle: _Obstacle | Suspension | None,
+) -> PartitionStatus:
+    meta, inventory = glance.state, decode_inventory(glance.summary)
     reached = meta or pulse
     next_offset = reached.next if reached else 0
-    summary = inventory.summary if inventory else None
-    lag = max(0, suspensions.log_end - next_offset)
-    obstacle = (
-        _suspension(glance)
-        or (suspensions.topics(problem) if problem else None)
-        or (suspensions.unusable(glance.meta) if glance.meta else None)
-        or suspensions.out_of_log(next_offset)
-        or _life(glance, pulse, lag)
-    )
+    state = PartitionState.DECIDING
+    if obstacle is not None:
+        state = PartitionState.SUSPENDED if glance.suspended else PartitionState.WAITING
+        if obstacle.reason is SuspensionReason.RESTORING:
+            state = PartitionState.RESTORING
     return PartitionStatus(
-        partition=suspensions.partition,
-        state=_state(glance, obstacle),
+        partition=partition,
+        state=state,
         owner=glance.meta.get("owner") or None,
         next=next_offset,
-        lag=lag,
-        users=None if summary is None else sum(d.users for d in summary.datasets.values()),
+        lag=max(0, log_end - next_offset),
+        users=sum(d.users for d in inventory.summary.datasets.values()) if inventory else None,
         unpublished=meta.outbox if meta else 0,
         changes=meta.changes if meta else 0,
         seen=None if glance.seen is None else max(0, glance.now - glance.seen),
         head=meta.chain.head.hex() if meta else None,
         snapshot=pulse.snapshot if pulse else None,
-        reason=None if obstacle is None else obstacle.reason,
-        problem=None if obstacle is None else obstacle.problem,
-        remedy=None if obstacle is None else obstacle.remedy,
+        reason=obstacle.reason if obstacle else None,
+        problem=obstacle.problem if obstacle else None,
+        remedy=obstacle.remedy if obstacle else None,
     )
 
 
-def _state(glance: Glance, obstacle: _Obstacle | Suspension | None) -> PartitionState:
-    if obstacle is None:
-        return PartitionState.DECIDING
-    if not glance.suspended:
-        return PartitionState.WAITING
-    is_restoring = obstacle.reason is SuspensionReason.RESTORING
-    return PartitionState.RESTORING if is_restoring else PartitionState.SUSPENDED
-
-
-def _suspension(glance: Glance) -> _Obstacle | None:
-    """Return the reason that a worker has stored, if it has suspended the partition."""
-    stored = glance.suspended
-    if not stored:
-        return None
-    try:
-        reason = SuspensionReason(stored.get("reason", ""))
-    except ValueError:  # a worker of another release stored it
-        reason = SuspensionReason.OTHER_LAYOUT
-    return _Obstacle(reason, stored.get("problem", ""), stored.get("remedy", ""))
-
-
-def _life(glance: Glance, pulse: Pulse | None, lag: int) -> _Obstacle | None:
-    """Return why no worker decides the partition, if none does."""
-    if not glance.meta.get("owner"):
-        return _Obstacle(
-            WaitReason.NEVER_OWNED, "no worker has ever owned this partition", "Start a worker"
-        )
-    if glance.seen is None or pulse is None:
-        return _Obstacle(
+def _obstacle(
+    own: Suspensions, glance: Glance, pulse: Pulse | None, problem: str | None
+) -> _Obstacle | Suspension | None:
+    """Return why no worker decides a partition: the first cause that is seen, if there is one."""
+    meta, stored = glance.meta, glance.suspended
+    if stored:
+        try:
+            reason = SuspensionReason(stored.get("reason", ""))
+        except ValueError:  # a worker of another release stored it
+            reason = SuspensionReason.OTHER_LAYOUT
+        return _Obstacle(reason, stored.get("problem", ""), stored.get("remedy", ""))
+    if problem:
+        return own.topics(problem)
+    next_offset = glance.state.next if glance.state else 0
+    # Whether the state of an empty Redis can be built again, the next worker says.
+    if meta and (misfit := own.unusable(meta) or own.out_of_log(next_offset)):
+        return misfit
+    lag, silent = own.log_end - next_offset, glance.now - (glance.seen or 0)
+    stalled = pulse.waiting if pulse else 0.0
+    waiting = f", and {lag} records wait" if lag > 0 else ""
+    checks: tuple[tuple[bool, Reason, str, str], ...] = (
+        (
+            bool(meta) and glance.state is None,
+            SuspensionReason.DAMAGED,
+            "the state in Redis has numbers that no worker wrote",
+            "Restart the workers: they restore the state from the snapshot and the log",
+        ),
+        (
+            not meta.get("owner"),
+            WaitReason.NO_STATE,
+            "Redis has no state of this partition",
+            "If a worker is starting, wait: it builds the state from the snapshot and the log. "
+            "Otherwise start a worker",
+        ),
+        (
+            glance.seen is None or pulse is None,
             WaitReason.NOT_SEEN,
             "its owner has not sent a heartbeat yet",
             "Wait some seconds. If nothing changes, read the worker's log",
-        )
-    silent = glance.now - glance.seen
-    if silent > SILENT_AFTER:
-        waiting = f", and {lag} records wait" if lag else ""
-        return _Obstacle(
+        ),
+        (
+            silent > SILENT_AFTER,
             WaitReason.OWNER_SILENT,
             f"its owner sent its last heartbeat {silent} seconds ago{waiting}",
-            "Start a worker. If it exits, read its log",
-        )
-    if lag and pulse.waiting > STALLED_AFTER:
-        return _Obstacle(
+            "Start a worker. If it exits, `turnstile doctor` looks for the cause",
+        ),
+        (
+            lag > 0 and stalled > STALLED_AFTER,
             WaitReason.STALLED,
-            f"{lag} records wait, and none was applied for {pulse.waiting:.0f} seconds",
+            f"{lag} records wait, and none was applied for {stalled:.0f} seconds",
             "Read the worker's log",
-        )
-    return None
+        ),
+    )
+    return next((_Obstacle(*check[1:]) for check in checks if check[0]), None)
 
 
 def _current_glances(config: Config, partitions: int) -> list[Glance]:

@@ -8,8 +8,8 @@ old, and the source is asked again.
     Kafka     every second     the topics, and where the log ends
     Redis     every second     three small keys of each partition, with the numbers of its runs
     workers   every 2 seconds  /healthz and /metrics, if their addresses are known
-    rejects   as written       reason and record, from 200 of each partition before the end
-    odometer  as written       the spent shares of the budgets, from the beginning
+    rejects   as written       reason and record
+    odometer  as written       the spent shares of the budgets
 
 The last two, and the numbers of users and runs, are data about people, and are returned separately.
 """
@@ -22,75 +22,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from threading import Event
 from typing import TypeVar
 
-from kafka import TopicPartition
-
 from streams.config import Config, failure_of
-from streams.kafka.authentic import verifier_of
-from streams.kafka.clients import new_reader
 from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import Topics
 from streams.ledger.outputs import Channel
 from streams.operations.endpoints import ask_workers
-from streams.operations.facts import NOT_YET, ServiceFacts, Side
+from streams.operations.facts import NOT_YET, ServiceFacts
 from streams.operations.status import Unavailable, look_at, read_glances
-from streams.sdk.errors import ServiceUnavailable
-from streams.sdk.followers import Followed
-from streams.sdk.kafka import believing, reaching_kafka
+from streams.sdk.errors import ServiceUnavailable, Unusable
+from streams.sdk.followers import Followed, Reading
+from streams.sdk.kafka import read_topic
 
 T = TypeVar("T")
-
-_POLL_MS = 500
-
-
-def tail(
-    config: Config, channel: Channel, log: bytes, back: int | None, closed: Event
-) -> Iterator[Followed | None]:
-    """Yield records with valid signatures, and None whenever all present records were read.
-
-    Args:
-        config: the settings with the brokers.
-        channel: the topic.
-        log: the topic id of norms, for which the records are signed.
-        back: the number of records before the end of each partition to begin with; None: all.
-        closed: set by the caller to end the iteration.
-
-    Raises:
-        ServiceUnavailable: Kafka does not answer at the start, or denies access.
-    """
-    is_believed = believing(verifier_of(config, log))
-    name = config.topic(channel.value)
-    with reaching_kafka(config):
-        consumer = new_reader(config)
-    try:
-        with reaching_kafka(config):
-            numbers = sorted(consumer.partitions_for_topic(name) or ())
-            places = [TopicPartition(name, number) for number in numbers]
-            consumer.assign(places)
-            starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
-            for place in places:
-                start = starts[place] if back is None else ends[place] - back
-                consumer.seek(place, max(starts[place], start))
-        while not closed.is_set():
-            with reaching_kafka(config):
-                polled = consumer.poll(timeout_ms=_POLL_MS)
-            for place, records in polled.items():
-                for record in records:
-                    if record.value is not None and is_believed(record):
-                        yield Followed(place.partition, record.value, record.timestamp / 1000)
-            if not polled or all(consumer.position(place) >= ends[place] for place in places):
-                yield None
-    finally:
-        consumer.close()
-
 
 logger = logging.getLogger("turnstile.watching")
 
 _ANSWERS_WITHIN = 5.0
 _AGAIN_AFTER = 3.0
-_BACK = {Channel.REJECTS: 200, Channel.ODOMETER: None}
 
 
 class Watch:
@@ -110,21 +60,18 @@ class Watch:
         """
         # An outage is shown soon.
         self._config = replace(config, timeout=min(config.timeout, _ANSWERS_WITHIN))
-        self.facts = ServiceFacts(delta, [channel.value for channel in _BACK])
+        self.facts = ServiceFacts(delta, [Channel.REJECTS.value, Channel.ODOMETER.value])
         self._addresses = workers
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Start the threads."""
-        followers = {
-            Channel.REJECTS: self.facts.follow_rejects,
-            Channel.ODOMETER: self.facts.follow_odometer,
-        }
         work: list[Callable[[], None]] = [self._look_at_service]
         if self._addresses:
             work.append(self._look_at_workers)
-        work += [partial(self._follow, channel, follow) for channel, follow in followers.items()]
+        work.append(partial(self._follow, Channel.REJECTS, self.facts.follow_rejects))
+        work.append(partial(self._follow, Channel.ODOMETER, self.facts.follow_odometer))
         for one in work:
             thread = threading.Thread(target=one, name="turnstile-watch", daemon=True)
             thread.start()
@@ -181,25 +128,20 @@ class Watch:
         """Read a topic until the watch is closed; record errors, and try again."""
         side = self.facts.sides[channel.value]
         while not self._closed.is_set():
-            topics = self.facts.topics
-            if topics is None:  # the policies come first
+            if self.facts.topics is None:  # the policies come first
                 if self.facts.sides["Kafka"].problem not in (None, NOT_YET):
                     side.problem = "not read, since Kafka does not answer"
                 self._closed.wait(0.05)
                 continue
             try:
-                records = tail(self._config, channel, topics.topic, _BACK[channel], self._closed)
-                follow(self._noted(side, records))
+                records = read_topic(self._config, channel, Reading("earliest"), self._closed)
+                side.problem, side.seen = None, time.monotonic()
+                follow(records)
+            except Unusable:
+                return  # closed
             except ServiceUnavailable as error:
                 side.problem = str(error)
             except Exception as error:  # the other sources continue
                 logger.error("reading %s: %s", channel.value, failure_of(error))
                 side.problem = f"it failed: {type(error).__name__}"
             self._closed.wait(_AGAIN_AFTER)
-
-    def _noted(self, side: Side, records: Iterator[Followed | None]) -> Iterator[Followed]:
-        for record in records:
-            if record is None:  # all present records were read
-                side.problem, side.seen = None, time.monotonic()
-            else:
-                yield record

@@ -93,7 +93,7 @@ def test_a_service_without_any_worker_yet_is_not_healthy(
 ) -> None:
     with start_service(workers=0, partitions=2) as service:
         ensure_topics(service.config)
-        service.eventually_all(WaitReason.NEVER_OWNED)
+        service.eventually_all(WaitReason.NO_STATE)
         assert status(service).code == Exit.UNAVAILABLE
         with unsupervised_worker(service):
             charge(service, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ REDIS = {
     "role": "master",
     "now": NOW + 0.2,
 }
-WORKER = WorkerSeen("h:1", None, "1.0", [0, 1], 5.0, {}, 0.4)
+WORKER = WorkerSeen("h:1", None, "1.0", [0, 1], 5.0, 0.4)
 ANSWERS = {
     name: replace(TOPIC, partitions=1, settings=dict(settings))
     for name, settings in ANSWER_SETTINGS.items()
@@ -87,6 +88,12 @@ def redis(**changes: object) -> Facts:
 def partition(state: PartitionState, reason: SuspensionReason | WaitReason) -> Facts:
     found = replace(HEALTHY, state=state, reason=reason, problem="why", remedy="how", lag=9)
     return replace(WELL, overview=Overview([found], {}))
+
+
+def waiting(**changes: object) -> Facts:
+    """A Redis that is otherwise, and a partition whose owner is silent."""
+    silent = partition(PartitionState.WAITING, WaitReason.OWNER_SILENT)
+    return replace(redis(**changes), overview=silent.overview)
 
 
 def without(name: str) -> Facts:
@@ -158,6 +165,10 @@ CASES = [
     ("WARNING", "Redis", "little memory", redis(used_memory=900_000)),
     ("WARNING", "Redis", "append-only", redis(aof_enabled=0)),
     ("WARNING", "Redis", "copy to disk failed", redis(rdb_last_bgsave_status="err")),
+    ("WRONG", "Redis", "copy fails and no heartbeat", waiting(rdb_last_bgsave_status="err")),
+    ("WRONG", "Redis", "append fails", redis(aof_last_write_status="err")),
+    ("WARNING", "Redis", "rewriting fails", redis(aof_last_bgrewrite_status="err")),
+    ("WRONG", "Redis", "memory is full", redis(used_memory=1_000_001)),
     ("WRONG", "Redis", "replica", redis(role="slave")),
     (
         "WRONG",
@@ -277,6 +288,41 @@ def test_problems_are_found_with_a_remedy(level: str, area: str, facts: Facts) -
     found = [one for one in bad(diagnose(facts, CONFIG)) if one.area == area]
     assert Level[level] in [one.level for one in found]
     assert all(one.means and one.do for one in found)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"used_memory": 1_000_001},
+        {"role": "slave"},
+        {"aof_last_write_status": "err"},
+        {"rdb_last_bgsave_status": "err"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_redis_that_refuses_writes_is_named_before_what_follows(changes: dict[str, Any]) -> None:
+    gone = replace(WORKER, problem="gone")
+    cause, *symptoms = [
+        one
+        for one in bad(diagnose(replace(waiting(**changes), workers=[gone]), CONFIG))
+        if one.level is Level.WRONG
+    ]
+    assert cause.area == "Redis"
+    assert [one.area for one in symptoms] == ["workers", "partitions"]
+    assert all("Redis" in one.do for one in symptoms)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"used_memory": 1_000_001, "mem_not_counted_for_evict": 1},
+        {"used_memory": 2_000_000, "maxmemory": 0},
+        {"aof_last_write_status": "err", "aof_enabled": 0},
+    ],
+)
+def test_redis_that_accepts_writes_is_not_wrong(changes: dict[str, Any]) -> None:
+    found = diagnose(redis(**changes), CONFIG)
+    assert Level.WRONG not in [one.level for one in found]
 
 
 @pytest.mark.parametrize(

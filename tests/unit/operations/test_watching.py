@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,22 +18,25 @@ from streams.operations import status, watching
 from streams.operations.endpoints import WorkerSeen, ask_workers
 from streams.operations.facts import NOT_YET, STALE_AFTER, ServiceFacts, Side, alarms_of
 from streams.operations.spending import PARTS, Spending
+from streams.operations.status import PartitionState
 from streams.operations.watching import Watch
 from streams.records import OdometerRecord, Rejected, encode
 from streams.sdk.followers import Followed
 from streams.store.port import Glance, Inventory, Pulse, SuspensionReason, pack_report
 from tests.doubles.memory_store import meta_of
+from tests.unit.operations.test_diagnosis import HEALTHY
 from tests.unit.web.test_owner import policy
 from tests.waiting import eventually
 
-WELL = {"partition": 0, "state": "deciding", "reason": None, "problem": None, "remedy": None}
-SUSPENDED = {
-    "partition": 3,
-    "state": "suspended",
-    "reason": "hole",
-    "problem": "a hole",
-    "remedy": "Restore the log",
-}
+WELL = HEALTHY
+SUSPENDED = replace(
+    HEALTHY,
+    partition=3,
+    state=PartitionState.SUSPENDED,
+    reason=SuspensionReason.HOLE,
+    problem="a hole",
+    remedy="Restore the log",
+)
 
 
 def odometer(user: int) -> OdometerRecord:
@@ -69,7 +73,7 @@ def test_worst_alarm_comes_first() -> None:
         ("wrong", {"worker": "h:1"}),
         ("warning", {"side": "halts"}),
     ]
-    assert alarms[0]["do"] == SUSPENDED["remedy"]
+    assert alarms[0]["do"] == SUSPENDED.remedy
     assert all(alarm["do"] for alarm in alarms)
 
 
@@ -226,7 +230,7 @@ def test_failure_log_contains_no_user(
     monkeypatch.setattr(watching, "Topics", Log)
     monkeypatch.setattr(watching, "look_at", lambda *_: TOPICS)
     monkeypatch.setattr(watching, "read_glances", lambda *_: [Glance(0, {}, 0, b"", b"", {})])
-    monkeypatch.setattr(watching, "tail", fail)
+    monkeypatch.setattr(watching, "read_topic", fail)
     watch = Watch(Config(), [], delta=1e-5)
     watch.start()
     with closing(watch):
