@@ -20,7 +20,6 @@ from streams.cli.output import Exit, UnusableInput, note, show
 from streams.cli.subjects import user_of
 from streams.config import Config, ConfigurationError
 from streams.http_server import HttpServer, is_https, is_loopback
-from streams.operations.watching import Watch
 from streams.records import User
 from streams.records.users import normal_form
 from streams.sdk.layout import Pseudonyms
@@ -31,6 +30,7 @@ from streams.web.owner import Owners
 from streams.web.portal import Portal
 from streams.web.reading import RecordReader
 from streams.web.sessions import Sessions
+from streams.web.watching import Watch
 
 
 def dashboard(options: argparse.Namespace, config: Config) -> int:

@@ -23,8 +23,8 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from streams.operations.facts import ServiceFacts
 from streams.web.answers import AnswerReader
+from streams.web.live_facts import ServiceFacts
 from streams.web.sessions import Sessions, TooManyTries
 from streams.web.site import PageEvent, Site
 

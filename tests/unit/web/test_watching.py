@@ -14,15 +14,16 @@ from streams.config import Config
 from streams.kafka.results import TopicsSeen
 from streams.ledger.ledger import DatasetSummary, RunSummary, Summary
 from streams.ledger.outputs import Channel
-from streams.operations import status, watching
+from streams.operations import status
 from streams.operations.endpoints import WorkerSeen, ask_workers
-from streams.operations.facts import NOT_YET, STALE_AFTER, ServiceFacts, Side, alarms_of
-from streams.operations.spending import PARTS, Spending
 from streams.operations.status import PartitionState
-from streams.operations.watching import Watch
 from streams.records import OdometerRecord, Rejected, encode
 from streams.sdk.followers import Followed
 from streams.store.port import Glance, Inventory, Pulse, SuspensionReason, pack_report
+from streams.web import watching
+from streams.web.live_facts import NOT_YET, STALE_AFTER, ServiceFacts, Side, alarms_of
+from streams.web.spending import PARTS, Spending
+from streams.web.watching import Watch
 from tests.doubles.memory_store import meta_of
 from tests.unit.operations.test_diagnosis import HEALTHY
 from tests.unit.web.test_owner import policy
@@ -178,7 +179,7 @@ def test_log_that_ends_early_is_shown() -> None:
 
 def test_runs_have_the_rate_of_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("streams.operations.facts.time.monotonic", lambda: now)
+    monkeypatch.setattr("streams.web.live_facts.time.monotonic", lambda: now)
     facts = ServiceFacts(1e-5, [])
     see(facts, step=3)
     assert facts.people()["runs"][0]["rate"] == 0.0

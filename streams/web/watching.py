@@ -29,11 +29,11 @@ from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import Topics
 from streams.ledger.outputs import Channel
 from streams.operations.endpoints import ask_workers
-from streams.operations.facts import NOT_YET, ServiceFacts
 from streams.operations.status import Unavailable, look_at, read_glances
 from streams.sdk.errors import ServiceUnavailable, Unusable
 from streams.sdk.followers import Followed, Reading
 from streams.sdk.kafka import read_topic
+from streams.web.live_facts import NOT_YET, ServiceFacts
 
 T = TypeVar("T")
 

@@ -24,12 +24,12 @@ from streams.operations.findings import Level, Row, Table, findings_of
 from streams.operations.guarantees import budget_of, spent_share
 from streams.operations.rejected import readable
 from streams.operations.runs import RunStatus, runs_of
-from streams.operations.spending import Spending
 from streams.operations.status import Overview, PartitionStatus, Unavailable, overview_of
 from streams.records import OdometerRecord
 from streams.sdk.decisions import UNREADABLE
 from streams.sdk.followers import Followed, distinct_rejects
 from streams.store.port import Glance
+from streams.web.spending import Spending
 
 NOT_YET = "not looked at yet"
 ESSENTIAL = ("Kafka", "Redis")
