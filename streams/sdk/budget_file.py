@@ -307,10 +307,7 @@ class BudgetFile:
         ):
             for *row, digest in cursor:
                 record = FileRecord(*row)
-                # Offsets of outputs are places in a table, and mean nothing but an order.
-                place = record.offset if table == NORMS else record.key
-                row = [table, record.partition, place, record.written, record.value]
-                if checked and digest != _digest(*row):
+                if checked and digest != _digest(table, *record):
                     detail = f"a record of {table} at offset {record.offset}"
                     raise UnusableFile(self.path, FileProblem.DAMAGED, detail)
                 records.append(record)
@@ -388,7 +385,7 @@ class BudgetFile:
         offset = ledger.chain.last + 1
         outputs = ledger.apply(offset, request)
         row = partition, offset, written, request
-        digest = _digest(NORMS, *row)
+        digest = _digest(NORMS, partition, offset, written, None, request)
         self._database.execute("INSERT INTO norms VALUES (?, ?, ?, ?, ?)", (*row, digest))
         for channel in Channel:
             self._publish(channel, partition, outputs, written)
@@ -412,10 +409,14 @@ class BudgetFile:
     ) -> None:
         records = [output for output in outputs if output.channel is channel]
         kept = [record for record in records if tombstone_offset(record.value) is None]
-        rows = ((partition, record.key, written, record.value) for record in kept)
+        # Never an offset of a deleted record, either: a reader may be there.
+        query = "SELECT max((SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = "
+        query += f"'{channel.value}'), (SELECT ifnull(max(offset), 0) FROM {channel.value})) + 1"
+        first = self._rows(query)[0][0] if kept else 0
+        rows = ((partition, n, written, r.key, r.value) for n, r in enumerate(kept, first))
         self._database.executemany(
-            f"INSERT OR REPLACE INTO {channel.value} (partition, key, written, value, digest) "
-            "VALUES (?, ?, ?, ?, ?)",
+            f"INSERT OR REPLACE INTO {channel.value} (partition, offset, written, key, value, "
+            "digest) VALUES (?, ?, ?, ?, ?, ?)",
             ((*row, _digest(channel.value, *row)) for row in rows),
         )
         if len(kept) < len(records):
