@@ -67,6 +67,8 @@ def main(parent: int, grace: float, command: list[str]) -> int:
     signal.signal(signal.SIGALRM, look)
     signal.setitimer(signal.ITIMER_REAL, _LOOK_FOR_PARENT, _LOOK_FOR_PARENT)
     _, status = os.waitpid(program, 0)
+    # Python restores the default action, which ends a process, before it exits.
+    signal.setitimer(signal.ITIMER_REAL, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 

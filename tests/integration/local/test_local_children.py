@@ -121,3 +121,12 @@ def test_the_log_tail_has_only_lines_of_this_start(tmp_path: Path) -> None:
     assert re.search(r"\b3\b", str(caught.value).partition(str(log))[0])
     assert "problem" in str(caught.value)
     assert str(log) in str(caught.value)
+
+
+def test_no_alarm_can_end_the_guard_after_its_program() -> None:
+    code = (
+        "import os, signal; from streams.local import guard;"
+        "assert guard.main(os.getppid(), 1.0, ['sh', '-c', 'exit 3']) == 3;"
+        "assert signal.getitimer(signal.ITIMER_REAL)[0] == 0"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
