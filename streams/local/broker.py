@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import token_urlsafe
+from typing import Any
 
 from streams.local.children import Child
 from streams.local.directory import make_private, write_private
@@ -81,35 +82,26 @@ class KafkaBroker(Server):
         self,
         directory: Path | str,
         *,
-        ports: Sequence[int] = (),
-        preferred: int | None = None,
         heap: str = "512m",
         jvm_options: Sequence[str] = JVM_OPTIONS,
-        settings: Mapping[str, str] | None = None,
         cluster: str | None = None,
         progress: Progress | None = None,
-        hold: Sequence[int] = (),
+        **options: Any,
     ) -> None:
         """Describe the broker; ``start()`` starts it.
 
         Args:
-            directory: for data and logs; a later broker on it has the same topics.
-            ports: those for clients and for the controller; free ones by default.
-            preferred: the port for clients at the first start, if it is free.
+            directory: as in ``Server``.
             heap: maximum heap, as in ``-Xmx``.
             jvm_options: further options of the virtual machine.
-            settings: broker settings that replace the defaults.
             cluster: the cluster id for a new directory; a random one by default.
             progress: called with a line of text while the jars are downloaded.
-            hold: descriptors that stay open until the broker has ended.
+            options: of ``Server``.
         """
-        super().__init__(directory, ports=ports, preferred=preferred, hold=hold)
-        self._data = self.directory / "kafka"
+        super().__init__(directory, **options)
         self._heap = heap
         self._jvm_options = tuple(jvm_options)
-        self._settings = dict(settings or {})
         self._cluster = cluster
-        self._java: Path | None = None
         self._progress = progress
 
     def _launch(self, ports: tuple[int, ...]) -> None:
@@ -154,13 +146,11 @@ class KafkaBroker(Server):
         code = child.wait(self.start_timeout)
         if code != 0:
             reason = LocalFailure.NOT_READY if code is None else LocalFailure.EXITED
-            raise LocalStackError(reason, child.explain(f"could not format {self._data}"))
-        child.kill()
+            raise LocalStackError(reason, child.explain(f"could not format {self._data} ({code})"))
 
     def _run(self, *arguments: str, heap: str) -> Child:
-        self._java = self._java or find_java()
         command = [
-            str(self._java),
+            str(find_java()),
             f"-Xmx{heap}",
             *self._jvm_options,
             "-XX:-UsePerfData",  # no files in the system's temporary directory

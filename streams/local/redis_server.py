@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
+from typing import Any
 
 from streams.local.directory import make_private
 from streams.local.errors import LocalFailure, LocalStackError, how_to_install
@@ -63,28 +64,16 @@ class RedisServer(Server):
     ready = "Ready to accept connections"  # after the data are loaded
 
     def __init__(
-        self,
-        directory: Path | str,
-        *,
-        ports: Sequence[int] = (),
-        preferred: int | None = None,
-        settings: Mapping[str, str] | None = None,
-        binary: Path | None = None,
-        hold: Sequence[int] = (),
+        self, directory: Path | str, *, binary: Path | None = None, **options: Any
     ) -> None:
         """Describe the server; ``start()`` starts it.
 
         Args:
-            directory: for data and logs; a later server on it has the same keys.
-            ports: the port; a free one by default.
-            preferred: the port at the first start, if it is free.
-            settings: Redis settings that replace the defaults.
+            directory: as in ``Server``.
             binary: the ``redis-server`` to run; ``find_redis_server()`` by default.
-            hold: descriptors that stay open until the server has ended.
+            options: of ``Server``.
         """
-        super().__init__(directory, ports=ports, preferred=preferred, hold=hold)
-        self._data = self.directory / "redis"
-        self._settings = dict(settings or {})
+        super().__init__(directory, **options)
         self._binary = binary
 
     @property

@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
 from streams.local.children import Child
@@ -48,21 +47,26 @@ class Server(ABC):
         *,
         ports: Sequence[int] = (),
         preferred: int | None = None,
+        settings: Mapping[str, str] | None = None,
         hold: Sequence[int] = (),
     ) -> None:
         """Describe the server; ``start()`` starts it.
 
         Args:
-            directory: for data and logs.
+            directory: for data and logs; a later server on it has the same data.
             ports: the ports to use, the one for clients first; the rest are free ones.
             preferred: the port for clients at the first start, if it is free.
+            settings: the server's settings that replace the defaults.
             hold: descriptors that stay open until the server has ended.
         """
         self.directory = Path(directory).absolute()
-        self.log = self.directory / "logs" / f"{self.name.lower()}.log"
-        self._ports_file = self.directory / f"{self.name.lower()}.ports"
+        name = self.name.lower()
+        self.log = self.directory / "logs" / f"{name}.log"
+        self._data = self.directory / name
+        self._ports_file = self.directory / f"{name}.ports"
         self._given = tuple(ports)
         self._preferred = preferred
+        self._settings = dict(settings or {})
         self._ports: tuple[int, ...] | None = None
         self._hold = tuple(hold)
         self._child: Child | None = None
@@ -173,12 +177,7 @@ class Server(ABC):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

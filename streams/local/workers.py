@@ -45,7 +45,6 @@ class Worker:
         hold: Sequence[int] = (),
     ) -> None:
         """Describe worker number ``index``; ``start()`` starts it."""
-        self.index = index
         self.name = f"Worker {index}"
         self.restarts = 0
         self._command = tuple(command)
