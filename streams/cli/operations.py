@@ -56,12 +56,15 @@ def _show_status(seen: Overview, options: argparse.Namespace) -> int:
     ]
     show_all("partition", rows, _PARTITION_COLUMNS, options.json)
     if not options.json:
-        alike: dict[tuple[str, ...], list[str]] = {}
+        alike: dict[tuple[str, ...], list[int]] = {}
         for one in wrong:
-            texts = one.state, plain(one.problem), plain(one.remedy)
-            alike.setdefault(texts, []).append(f"partition {one.partition}")
-        for (state, problem, remedy), names in alike.items():
-            say(f"\n{', '.join(names)}: {state}. {problem[0].upper()}{problem[1:]}\n-> {remedy}")
+            texts = one.state.value, plain(one.problem), plain(one.remedy)
+            alike.setdefault(texts, []).append(one.partition)
+        for (state, problem, remedy), numbers in alike.items():
+            of = (
+                f"s {', '.join(map(str, numbers))} are each" if numbers[1:] else f" {numbers[0]} is"
+            )
+            say(f"\npartition{of} {state}: {problem}\n-> {remedy}")
         if seen.datasets:
             say("")
             show_datasets(seen.datasets, options.delta, False)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from streams.config import Config, environment_names
-from streams.kafka.facts import KafkaFacts, read_facts, read_inputs
+from streams.kafka.facts import read_facts, read_inputs
 from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import NORMS
 from streams.operations.answerers import of_answerers
@@ -24,6 +23,8 @@ from streams.operations.status import (
     read_overview,
     read_redis_facts,
 )
+
+T = TypeVar("T")
 
 _DECIDING = PartitionState.DECIDING
 CLOCKS_APART = 5.0
@@ -177,6 +178,14 @@ def _settings(facts: Facts, config: Config) -> Iterator[Row]:
     )
 
 
+def _answer(question: Callable[[], T]) -> T | str:
+    """Return an answer, or why there is none."""
+    try:
+        return question()
+    except (TopicsUnavailable, Unavailable) as error:
+        return str(error)
+
+
 def examine(
     config: Config, workers: Sequence[str], release: str, answerers: Sequence[str] = ()
 ) -> list[Finding]:
@@ -188,42 +197,21 @@ def examine(
         release: the version of this package.
         answerers: host:port of the known answerers' HTTP servers.
     """
-    kafka: KafkaFacts | str
-    redis: Sequence[Mapping[str, Any]] | str
-    overview: Overview | str
-    try:
-        kafka = read_facts(config)
-    except TopicsUnavailable as error:
-        kafka = str(error)
-    try:
-        redis = read_redis_facts(config)
-    except Unavailable as error:
-        redis = str(error)
+    kafka = _answer(lambda: read_facts(config))
+    redis = _answer(lambda: read_redis_facts(config))
     clock = time.time()
-    try:
-        unanswered = isinstance(kafka, str) or isinstance(redis, str)
-        overview = "Kafka and Redis both have to answer" if unanswered else read_overview(config)
-    except Unavailable as error:
-        overview = str(error)
+    overview: Overview | str = "Kafka and Redis both have to answer"
+    if not isinstance(kafka, str) and not isinstance(redis, str):
+        overview = _answer(lambda: read_overview(config))
     unknown = sorted(
         name
         for name in os.environ
         if name.startswith("TURNSTILE_") and name not in environment_names()
     )
-    answering = ask_answerers(answerers)
-    inputs: Mapping[str, Mapping[str, str] | None] = {}
-    if not isinstance(kafka, str):
-        with suppress(TopicsUnavailable):  # Kafka has become unavailable
-            inputs = read_inputs(config, sorted({one.topic for one in answering if one.topic}))
-    facts = Facts(
-        clock,
-        kafka,
-        redis,
-        overview,
-        ask_workers(workers),
-        release,
-        unknown,
-        answering,
-        inputs,
-    )
+    answering, seen = ask_answerers(answerers), ask_workers(workers)
+    read = sorted({one.topic for one in answering if one.topic})
+    inputs = {} if isinstance(kafka, str) else _answer(lambda: read_inputs(config, read))
+    if isinstance(inputs, str):  # Kafka has become unavailable
+        inputs = {}
+    facts = Facts(clock, kafka, redis, overview, seen, release, unknown, answering, inputs)
     return diagnose(facts, config)

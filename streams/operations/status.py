@@ -335,7 +335,7 @@ def _obstacle(
         (
             not meta.get("owner"),
             WaitReason.NO_STATE,
-            "Redis has no state of this partition",
+            "Redis has no state of it",
             "If a worker is starting, wait: it builds the state from the snapshot and the log. "
             "Otherwise start a worker",
         ),

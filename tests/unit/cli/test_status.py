@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,21 @@ from streams.cli.main import main
 from streams.cli.output import Exit
 from streams.config import Config
 from streams.operations.status import Overview, PartitionState, PartitionStatus, Unavailable
+
+
+def test_partitions_with_the_same_problem_share_one_text(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (well,) = overview(7).partitions
+    gone = replace(well, state=PartitionState.WAITING, problem="its owner is silent", remedy="look")
+    hole = replace(gone, partition=9, state=PartitionState.SUSPENDED, problem="a hole")
+    seen = Overview([well, *(replace(gone, partition=p) for p in (1, 2)), hole], {})
+    monkeypatch.setattr("streams.cli.operations.read_overview", lambda _: seen)
+    assert main(["status"]) == Exit.UNAVAILABLE
+    said = capfdbinary.readouterr().out.decode()
+    assert said.count("its owner is silent") == 1
+    assert said.count("a hole") == 1
+    assert "1, 2" in said
 
 
 def overview(next_offset: int) -> Overview:
