@@ -11,7 +11,8 @@ unknown: earlier records are compared with the bounds in the snapshot that cover
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
 from streams.ledger.repartition import odometer_records
-from streams.records import OdometerRecord, encode, tombstone_offset
+from streams.records import OdometerRecord, encode
 from streams.records.users import UserIds
 from streams.replay.archive import ArchivedRecord
 from streams.replay.findings import KEPT_FINDINGS, Check, Findings
@@ -37,12 +38,12 @@ def compare_before(published: Published, began: int, ledger: Ledger, findings: F
     """
     _settle(ledger)
     bounds = {name: accounts.bounds() for name, accounts in ledger.state.datasets.items()}
-    for _, odometer in _present(published):
+    for _, odometer in _records(published):
+        if odometer is None or odometer.offset >= began:
+            continue
         accounts = ledger.state.datasets.get(odometer.dataset)
         user, bound = UserIds([odometer.user]), None
         problem = "the snapshot has no user with this id"
-        if odometer.offset >= began:
-            continue
         if accounts is not None and accounts.knows(user)[0]:
             problem = "the bound is larger than the one in the later snapshot"
             bound = np.atleast_1d(bounds[odometer.dataset][accounts.seek(user).slots[0]])
@@ -66,6 +67,7 @@ def compare_last(
     published: Published,
     offset: int,
     ledger: Ledger,
+    erased: Mapping[bytes | None, int],
     last_outputs: Callable[[set[bytes | None]], Mapping[bytes | None, int]],
     findings: Findings,
 ) -> int:
@@ -76,60 +78,51 @@ def compare_last(
             led to.
         offset: of the log.
         ledger: the state there.
+        erased: where the log erased users, by key.
         last_outputs: returns where the log has the last outputs with these keys, if it has.
         findings: of the partition.
     """
     _settle(ledger)
     newest = Digests((output.key, output.value) for output in odometer_records(ledger))
-    for key, found in _present(published):
-        # Of two records with one bound, any will do: `odometer_records` has no offsets either.
-        newest.mark((key, encode(msgspec.structs.replace(found, offset=0))))
+    remains: dict[bytes | None, bool] = {}  # whether the last record of an erased user is one
+    for key, found in _records(published):
+        if key in erased:
+            remains[key] = found is not None
+        if found is not None:
+            # Of two records with one bound, any will do: `odometer_records` has no offsets either.
+            newest.mark((key, encode(msgspec.structs.replace(found, offset=0))))
+    for key, at in erased.items():
+        if remains.get(key):
+            problem = "the odometer record of an erased user still exists: no tombstone follows it"
+            findings.add(Check.ODOMETER, problem, offset=at)
     late = {
         output.key: decode_odometer(output.value)
         for output in (odometer_records(ledger) if 0 in newest.marks else ())
         if not newest.mark_of((output.key, output.value))
     }
     reached: dict[bytes | None, OdometerRecord] = {}
-    for key, found in _present(published) if late else ():
-        if key in late and (key not in reached or found.offset > reached[key].offset):
+    for key, found in _records(published) if late else ():
+        if found and key in late and (key not in reached or found.offset > reached[key].offset):
             reached[key] = found
     # Compaction may have removed a record in favour of one from after the state was read.
     late = {k: user for k, user in late.items() if k not in reached or reached[k].offset < offset}
     places = last_outputs(set(list(late)[:KEPT_FINDINGS])) if late else {}
     for key, wanted in late.items():
-        at, last, bound = places.get(key), reached.get(key), wanted.bound
+        place, last, bound = places.get(key), reached.get(key), wanted.bound
         problem = "the topic lacks the odometer records of this user"
         if last is not None:
             problem = "the user's last odometer record is older than the last one of the log"
         findings.add(
             Check.ODOMETER,
             f"{problem}: the odometer shows less than was spent",
-            offset=at,
+            offset=place,
             about={"dataset": wanted.dataset, "user": wanted.user},
-            expected={"bound": bound} if at is None else {"offset": at, "bound by now": bound},
+            expected={"bound": bound}
+            if place is None
+            else {"offset": place, "bound by now": bound},
             found=last and {"offset": last.offset, "bound": last.bound},
         )
     return len(newest.marks)
-
-
-def compare_erased(
-    published: Published, erased: Mapping[bytes | None, int], findings: Findings
-) -> None:
-    """Check that a tombstone is the last record of each erased user, if there still is one.
-
-    Args:
-        published: the topic and the outbox.
-        erased: where the log erased them, by key.
-        findings: of the partition.
-    """
-    is_last: dict[bytes | None, bool] = {}
-    for each in _all(published) if erased else ():
-        if each.key in erased:
-            is_last[each.key] = each.value is None or tombstone_offset(each.value) is not None
-    for key, offset in erased.items():
-        if not is_last.get(key, True):
-            problem = "the odometer record of an erased user still exists: no tombstone follows it"
-            findings.add(Check.ODOMETER, problem, offset=offset)
 
 
 def _settle(ledger: Ledger) -> None:
@@ -139,17 +132,11 @@ def _settle(ledger: Ledger) -> None:
         accounts.account.settle(np.arange(len(accounts)))
 
 
-def _all(published: Published) -> Iterator[ArchivedRecord | Output]:
-    yield from published.records()
-    yield from published.outbox
-
-
-def _present(published: Published) -> Iterator[tuple[bytes | None, OdometerRecord]]:
-    """Yield the key and the content of all records that can be read; others are foreign."""
-    for each in _all(published):
-        if each.value is not None:
-            try:
-                found = decode_odometer(each.value)
-            except UNREADABLE:
-                continue
-            yield each.key, found
+def _records(published: Published) -> Iterator[tuple[bytes | None, OdometerRecord | None]]:
+    """Yield the keys and contents of all records; None for tombstones and what is unreadable."""
+    every: Iterable[ArchivedRecord | Output] = chain(published.records(), published.outbox)
+    for each in every:
+        try:
+            yield each.key, None if each.value is None else decode_odometer(each.value)
+        except UNREADABLE:  # a tombstone in the outbox, or a foreign record
+            yield each.key, None

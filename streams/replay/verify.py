@@ -46,7 +46,7 @@ from streams.replay.archive import (
     other_log,
 )
 from streams.replay.findings import Check, Findings, PartitionVerified, Verified
-from streams.replay.odometers import compare_before, compare_erased, compare_last
+from streams.replay.odometers import compare_before, compare_last
 from streams.replay.published import Published
 from streams.replay.receipts import Receipt
 from streams.replay.replay import (
@@ -177,7 +177,9 @@ class _Partition:
 
     def _compare_odometers(self, ledger: Ledger, offset: int) -> None:
         topic, places = self._published[Channel.ODOMETER], partial(self._last_outputs, offset)
-        self.result.odometers = compare_last(topic, offset, ledger, places, self.findings)
+        self.result.odometers = compare_last(
+            topic, offset, ledger, self._erased, places, self.findings
+        )
 
     def _last_outputs(self, before: int, keys: Collection[bytes | None]) -> dict[bytes | None, int]:
         """Return where the log has the last odometer records with these keys, before an offset.
@@ -207,7 +209,6 @@ class _Partition:
         result, published = self.result, self._published
         for topic in published.values():
             topic.end(replay.began)
-        compare_erased(published[Channel.ODOMETER], self._erased, self.findings)
         result.snapshot_at = self._snapshot.at or replay.began or None
         result.state_at = self._redis.at
         self._end_receipt(replay)
