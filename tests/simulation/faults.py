@@ -141,6 +141,7 @@ def damage(world: World, _: Service) -> None:
         what = _flip(kept, key, world.rng)
         world.damaged.add(partition)
         world.rewound.add(partition)
+        world.exchanged.add(partition)
         world.note("redis", f"has another bit in {what} of {partition}")
     elif getattr(kept, key) and world.catastrophe is None:
         world.store.lose(partition, key)

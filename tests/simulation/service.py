@@ -51,7 +51,7 @@ class Service:
         if world.exchanged:
             for process in self.slots:
                 process.kill(
-                    "the operator restarts it: an older page is found by acquiring it alone"
+                    "the operator restarts it: an acquisition alone finds an older page or bit"
                 )
         for seconds in (0.0, _BEATS_WITHIN):  # an idle worker finds a fault in its next heartbeat
             await asyncio.sleep(seconds)

@@ -136,7 +136,7 @@ class World:
         self.floor = 0  # index in the history: Redis does not return to an older state
         self.rewound: set[int] = set()  # partitions whose Redis state was changed by a fault
         self.damaged: set[int] = set()  # partitions of which Redis lost a part, at any time
-        self.exchanged: set[int] = set()  # partitions for which Redis had an older page
+        self.exchanged: set[int] = set()  # partitions with an older page or another bit
         self.lost: set[int] = set()  # partitions whose log was replaced by the catastrophe
         self.snapshot_offsets: dict[
             tuple[int, str], int
