@@ -23,7 +23,7 @@ Limitations:
 
 Offsets at which no record arrived are skipped if the log proves that they hold nothing to apply,
 such as control records of transactions (``Gaps``). Records that the log has and that did not arrive
-end the worker (at the end of the log, only after a while), so that fetching restarts. Offsets that
+end the worker, so that fetching restarts (at the end of the log as ``Ending.STUCK``). Offsets that
 the log does not have are a hole, which suspends the partition.
 """
 
@@ -96,9 +96,6 @@ async def _record(log: Log, partition: int, offset: int) -> StoredRecord | None:
         return None
 
 
-OVERDUE_AFTER = 30.0
-"""Seconds after which the last records of the log count as not delivered."""
-
 Proof = Callable[[int, int], Awaitable[Missing]]
 """Returns what the log holds at the offsets first to end - 1, at which no record arrived."""
 
@@ -134,26 +131,13 @@ class Gaps:
         self._pass_to(found)
         return None
 
-    async def at_the_end(self, end: int, waited: float) -> bool:
-        """Skip to the end of the log, if no record waits; return whether it did.
-
-        Args:
-            end: the end of the log.
-            waited: the seconds for which nothing arrived.
-        """
+    async def at_the_end(self, end: int) -> bool:
+        """Skip to the end of the log, if no record waits; return whether it did."""
         first = self._inbox.position
         if len(self._inbox) or first >= end:
             return False
         missing = await self._proof(first, end)
-        if len(self._inbox):
-            return False
-        if missing is Missing.RECORDS and waited >= OVERDUE_AFTER:
-            self._end(
-                Ending.NOT_DELIVERED,
-                f"partition {self._suspensions.partition}: Kafka does not deliver the record at "
-                f"offset {first}",
-            )
-        if missing is not Missing.NOTHING_TO_APPLY:
+        if len(self._inbox) or missing is not Missing.NOTHING_TO_APPLY:
             return False
         self._pass_to(end)
         return True

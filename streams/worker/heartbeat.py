@@ -64,7 +64,7 @@ class Heartbeat:
             verdict = await processor.writer.beat(pack_report(pulse), self._summary(now))
             processor.expect_ok(verdict, "the heartbeat")
         if end is not None and waiting >= BEAT_EVERY:
-            await processor.pass_tail(end, waiting)
+            await processor.pass_tail(end)
 
     def _summary(self, now: float) -> bytes:
         """Return the packed summary of the state; empty if it is unchanged or was reported

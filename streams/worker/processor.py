@@ -215,18 +215,13 @@ class Processor:
             async with self._rewriting:
                 await self.snapshots.mark()
 
-    async def pass_tail(self, end: int, waited: float) -> None:
-        """Skip to the end of the log, if nothing arrived for a while and nothing is left to apply.
-
-        Args:
-            end: the end of the log.
-            waited: the seconds for which nothing arrived.
-        """
+    async def pass_tail(self, end: int) -> None:
+        """Skip to the end of the log, if it holds nothing to apply."""
         if self._lock.locked():
             return  # a batch is being processed
         async with self._lock:
             first = self.inbox.position
-            if self.state is ProcessorState.RUNNING and await self._gaps.at_the_end(end, waited):
+            if self.state is ProcessorState.RUNNING and await self._gaps.at_the_end(end):
                 changes = encode(self.ledger.state.take_delta())
                 chain, leader_epoch = self.ledger.chain, self._leader_epoch
                 await self._commit(AppliedBatch(first, end, chain, leader_epoch, [], [], changes))

@@ -185,7 +185,7 @@ def holes_ignored() -> Patches:
 @mutation
 def overdue_records_awaited() -> Patches:
     """Overdue records at the end of the log are awaited indefinitely."""
-    yield replaced(continuity, "OVERDUE_AFTER", float("inf"))
+    yield replaced(ownership, "STUCK_AFTER", float("inf"))
 
 
 @mutation

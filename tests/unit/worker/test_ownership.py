@@ -322,24 +322,25 @@ def test_topics_that_change_while_a_partition_is_owned_suspend_it(change, monkey
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("is_stuck", [False, True])
-def test_a_worker_that_applies_none_of_its_waiting_records_ends(is_stuck):
+@pytest.mark.parametrize("cause", [None, "a commit hangs", "records do not arrive"])
+def test_a_worker_that_applies_none_of_its_waiting_records_ends(cause):
     async def scenario():
         cluster = Cluster()
         gate = Gate(Ends())
         cluster.store = Store(gate)
         worker = Worker(cluster, "only")
         await worker.acquire()
-        if is_stuck:
+        if cause == "a commit hangs":
             gate.hold("store.commit")
         for partition in worker.positions:
-            await worker.deliver(partition)
+            if cause != "records do not arrive":
+                await worker.deliver(partition)
         tasks = keep(worker)
         await asyncio.sleep(STUCK_AFTER - 1)
         assert worker.ends.first is None
         await asyncio.sleep(20)
         ended = worker.ends.first
-        assert (ended and ended.reason) is (Ending.STUCK if is_stuck else None)
+        assert (ended and ended.reason) is (Ending.STUCK if cause else None)
         for task in tasks:
             task.cancel()
 

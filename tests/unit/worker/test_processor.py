@@ -19,7 +19,6 @@ from streams.records.signatures import NoVerifier
 from streams.store.misfit import Suspension
 from streams.store.port import SuspensionReason
 from streams.worker import processor as batch_loop
-from streams.worker.continuity import OVERDUE_AFTER
 from streams.worker.odometers import NotTheOwner
 from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Ending
@@ -107,7 +106,7 @@ def test_a_hole_suspends_the_partition_and_the_reason_is_stored():
         assert made.processor.state is ProcessorState.SUSPENDED
         await made.arrive(Record(1), Record(2), Record(3))
         await made.processor.merge()
-        await made.processor.pass_tail(9, 2.0)
+        await made.processor.pass_tail(9)
         assert made.processor.next == 1
         assert made.store.exchanges == []
         assert not made.processor.can_resume
@@ -253,23 +252,12 @@ def test_where_a_ledger_cannot_go_on_nothing_of_its_batch_is_written(error, reas
 def test_the_end_of_the_log_is_passed_only_if_it_holds_nothing_to_apply(missing):
     async def scenario():
         made = bench(missing=missing, next_offset=5)
-        await made.processor.pass_tail(8, 2.0)
+        await made.processor.pass_tail(8)
         passed = missing is Missing.NOTHING_TO_APPLY
         assert made.processor.next == (8 if passed else 5)
         assert [(c.first, c.next) for c in made.store.commits] == ([(5, 8)] if passed else [])
-        await made.processor.pass_tail(5, 2.0)
+        await made.processor.pass_tail(5)
         assert made.gate.passed.count(Effect.READ) == 1
-
-    run(scenario)
-
-
-def test_last_records_that_do_not_come_are_fetched_anew_after_a_while():
-    async def scenario():
-        made = bench(missing=Missing.RECORDS, next_offset=5)
-        with pytest.raises(Ended) as ended:
-            await made.processor.pass_tail(8, OVERDUE_AFTER)
-        assert ended.value.reason is Ending.NOT_DELIVERED
-        assert made.store.commits == []
 
     run(scenario)
 
@@ -278,7 +266,7 @@ def test_records_that_wait_are_no_end_to_be_passed():
     async def scenario():
         made = bench(missing=Missing.NOTHING_TO_APPLY)
         await made.arrive(Record(0))
-        await made.processor.pass_tail(1, 2.0)
+        await made.processor.pass_tail(1)
         assert made.gate.passed == []
 
     run(scenario)
