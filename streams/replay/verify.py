@@ -6,7 +6,8 @@ Each partition is compared in these steps, while the service may continue:
    continue at offsets M <= N.
 2. Read the ends of halts, rejects and odometer, then the end of the log. So the log includes every
    record that led to an output before these ends.
-3. Replay the log to its end. At M and N, compare the snapshot and the state.
+3. Replay the log to its end. At M and N, compare the snapshot and the state. At N, also compare
+   each user's last odometer record, which shows what the state has.
 4. Compare the topics. The outputs of records before N must be in their topics, or in the outbox.
    The outputs of later records may be. A topic may contain nothing else.
 
