@@ -21,16 +21,18 @@ new state. The steps, which the code repeats:
 4. Commit. The client receives the outputs only after this.
 
 A call that fails before step 4 has changed nothing. The ledgers may then be ahead of the file, so
-the next call loads them again. If the commit itself fails, it is unknown whether it took place:
-the file must be opened again, which shows it.
+the next call loads them again. If the commit fails, it has not taken place if the file was locked
+or could not grow. Otherwise this is unknown: the file must be opened again, which shows it.
 
 The journal is a rollback journal, although a write-ahead log needs fewer disk writes. With a
 rollback journal, the file alone contains every decision that was delivered. With a write-ahead log,
 a copy of the file without its second file would lack the last charges, and nothing would show it.
+So opening the file ends the WAL mode that another program has set, or is refused.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -149,14 +151,11 @@ def create_file(path: str, partitions: int) -> None:
         raise InvalidRequest(
             f"partitions is {quoted(partitions)}; it must be 1 to {MOST_PARTITIONS}"
         )
-    if "\0" in path:
-        raise UnusableFile(path, FileProblem.UNREADABLE, "the path has a NUL character")
-    target = Path(path)
-    if target.exists():
-        return
-    topic = secrets.token_bytes(16)
-    draft = target.with_name(f".{target.name}.{topic.hex()}.draft")
+    target, topic = Path(path), secrets.token_bytes(16)
     try:
+        if target.exists():
+            return
+        draft = target.with_name(f".{topic.hex()}.draft")
         try:
             os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             with closing(sqlite3.connect(draft, isolation_level=None)) as database:
@@ -172,8 +171,8 @@ def create_file(path: str, partitions: int) -> None:
         finally:
             draft.unlink(missing_ok=True)
         _sync_folder(target.parent)
-    except (OSError, sqlite3.Error) as error:
-        raise UnusableFile(path, FileProblem.UNREADABLE, f"creating it: {error}") from error
+    except (OSError, ValueError, sqlite3.Error) as error:  # ValueError: no name of a file
+        raise UnusableFile(path, _problem(error), f"creating it: {error}") from error
 
 
 def _sync_folder(folder: Path) -> None:
@@ -224,7 +223,12 @@ class BudgetFile:
                 self._check_release()
                 self.topic, self.partitions, _ = self._file()
             with self._held(Deadline.after(timeout)):
-                self._pragma("journal_mode = DELETE" if writable else "query_only = ON")
+                if writable:
+                    with suppress(sqlite3.OperationalError):  # WAL mode that others use stays
+                        self._pragma("journal_mode = DELETE")
+                    self._check_journal()
+                else:
+                    self._pragma("query_only = ON")
                 self._pragma("synchronous = EXTRA")  # syncs the folder of the journal, too
         except BaseException:
             self._database.close()
@@ -524,7 +528,7 @@ class BudgetFile:
             found = os.stat(self.path)
         except FileNotFoundError:
             raise UnusableFile(self.path, missing) from None
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: no name of a file
             raise UnusableFile(self.path, FileProblem.UNREADABLE, str(error)) from error
         if not stat.S_ISREG(found.st_mode):
             raise UnusableFile(self.path, FileProblem.UNREADABLE, "it is not a file")
@@ -543,6 +547,11 @@ class BudgetFile:
         if layout != LAYOUT:
             detail = f"its layout is {layout}, and this release reads {LAYOUT}"
             raise UnusableFile(self.path, FileProblem.OTHER_LAYOUT, detail)
+
+    def _check_journal(self) -> None:
+        """Check that no charge would be in a second file only, which a copy would lack."""
+        if self._pragma("journal_mode") == "wal":
+            raise UnusableFile(self.path, FileProblem.WRITE_AHEAD)
 
     def _file(self) -> tuple[bytes, int, bytes | None]:
         """Return the id of the log, P, and the id of the log to which it was moved."""
@@ -606,6 +615,7 @@ class BudgetFile:
             try:
                 # Step 1.
                 self._database.execute("BEGIN IMMEDIATE")
+                self._check_journal()  # other programs cannot change the mode until the commit
                 yield
                 # Step 4.
                 self._wait_until(deadline)
@@ -613,18 +623,19 @@ class BudgetFile:
                 self._database.execute("COMMIT")
             except BaseException as error:
                 self._ledgers = {}
-                is_busy = isinstance(error, sqlite3.Error) and _code(error) in _BUSY
+                # Set first: an interrupt of the next lines leaves the state as uncertain.
+                self._failure = (
+                    f"writing {self.path} was interrupted ({error!r}), so it is unknown whether "
+                    "the last step was charged. Release nothing. Open the file and the run again"
+                )
                 with suppress(sqlite3.Error):
                     self._database.rollback()
-                if self._database.in_transaction or (committing and not is_busy):
-                    self._failure = (
-                        f"writing {self.path} was interrupted ({error!r}), so it is unknown "
-                        "whether the last step was charged. Release nothing. Open the file and "
-                        "the run again"
-                    )
-                    if isinstance(error, sqlite3.Error):
-                        raise Unusable(self._failure) from error
-                if is_busy:
+                is_known = not committing or _code(error) in _NOT_COMMITTED
+                if is_known and not self._database.in_transaction:
+                    self._failure = ""
+                elif isinstance(error, sqlite3.Error):
+                    raise Unusable(self._failure) from error
+                if _code(error) in _BUSY:
                     raise self._timed_out(deadline) from error
                 raise
 
@@ -635,15 +646,18 @@ class BudgetFile:
         )
 
     def _problem(self, error: Exception) -> UnusableFile:
-        problem = _PROBLEMS.get(_code(error), FileProblem.DAMAGED)
-        return UnusableFile(self.path, problem, str(error))
+        return UnusableFile(self.path, _problem(error), str(error))
 
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)  # the second at a quota or size limit
+_NOT_COMMITTED = (*_BUSY, *_FULL)
+"""A commit that fails with these has not taken place: SQLite writes before it deletes the journal,
+which is the commit."""
 _PROBLEMS = {
     sqlite3.SQLITE_NOTADB: FileProblem.FOREIGN,
     sqlite3.SQLITE_READONLY: FileProblem.READ_ONLY,
-    sqlite3.SQLITE_FULL: FileProblem.FULL,
+    **dict.fromkeys(_FULL, FileProblem.FULL),
     **dict.fromkeys(_BUSY, FileProblem.BUSY),
     **dict.fromkeys(
         (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM),
@@ -653,9 +667,17 @@ _PROBLEMS = {
 """The problem by the error code of SQLite; others mean that the contents are damaged."""
 
 
-def _code(error: Exception) -> int:
-    """Return the primary error code of SQLite."""
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+def _code(error: BaseException) -> int:
+    """Return the primary error code of SQLite; for a failed write the extended one."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code if code == sqlite3.SQLITE_IOERR_WRITE else code & 0xFF
+
+
+def _problem(error: Exception) -> FileProblem:
+    if not isinstance(error, sqlite3.Error | UnicodeDecodeError):
+        is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        return FileProblem.FULL if is_full else FileProblem.UNREADABLE
+    return _PROBLEMS.get(_code(error), FileProblem.DAMAGED)
 
 
 _open_files: WeakSet[BudgetFile] = WeakSet()

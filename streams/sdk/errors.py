@@ -220,7 +220,8 @@ class FileProblem(StrEnum):
     DAMAGED = "damaged"
     REPLACED = "replaced"  # since it was opened, by another file or by an older copy
     BUSY = "busy"  # other processes keep it locked
-    FULL = "full"  # no space is left for it
+    FULL = "full"  # no space is left for it, or it could not be written
+    WRITE_AHEAD = "write-ahead"  # another program has set WAL mode
     MOVED = "moved"  # its log was moved into a service
 
 
@@ -260,7 +261,14 @@ FILE_ADVICE: dict[FileProblem, str] = {
         "it back, and open it again"
     ),
     FileProblem.BUSY: "is locked by another process: try again",
-    FileProblem.FULL: "cannot grow, because the disk is full: make room",
+    FileProblem.FULL: (
+        "cannot grow: make room on the disk, or raise the quota or the limit of file sizes. If "
+        "there is room, check the disk"
+    ),
+    FileProblem.WRITE_AHEAD: (
+        "is in WAL mode, which another program has set: close that program and all clients of the "
+        "file, and open it again"
+    ),
     FileProblem.MOVED: "was moved into a service, which continues its budgets: use the service",
 }
 """The problem of a budget file and its remedy, after the path in the message."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sqlite3
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -265,12 +266,38 @@ def test_file_that_stays_locked_cannot_be_opened(path: Path) -> None:
     assert spent(path) == 1
 
 
+@contextmanager
+def full_disk(path: Path) -> Iterator[None]:
+    """Let no file of this process grow beyond the present size of this one."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 def test_full_disk_charges_nothing(path: Path) -> None:
+    charged(path)
+    with Turnstile.open(path) as turnstile:
+        run = turnstile.run("d", "r")
+        users = np.arange(2000)  # their records do not fit into pages that exist
+        with full_disk(path), pytest.raises(UnusableFile) as raised:
+            run.charge(users, np.ones(2000), noise_stddev=4.0)
+        assert raised.value.problem is FileProblem.FULL
+        assert run.charge(users, np.ones(2000), noise_stddev=4.0).step == 1
+    assert spent(path) == 2
+    audit_file(path)
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE])
+@pytest.mark.parametrize("statement", ["INSERT OR REPLACE INTO changes", "COMMIT"])
+def test_failed_write_charges_nothing(path: Path, statement: str, code: int) -> None:
     charged(path)
 
     def around(sql: str) -> Iterator[None]:
-        if sql.startswith("INSERT OR REPLACE INTO changes"):
-            raise files.error_of(sqlite3.SQLITE_FULL)
+        if sql.startswith(statement):
+            raise files.error_of(code)
         yield
 
     with Turnstile.open(path) as turnstile:
@@ -282,6 +309,60 @@ def test_full_disk_charges_nothing(path: Path) -> None:
         assert raised.value.problem is FileProblem.FULL
         run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
     assert spent(path) == 2
+    audit_file(path)
+
+
+def test_full_disk_creates_no_file(path: Path) -> None:
+    (path.parent / "small").write_bytes(b"12")
+    with full_disk(path.parent / "small"), pytest.raises(UnusableFile) as raised:
+        Turnstile.open(path)
+    assert raised.value.problem is FileProblem.FULL
+    assert os.listdir(path.parent) == ["small"]
+
+
+def test_interrupted_rollback_ends_every_later_call(path: Path) -> None:
+    """The transaction stays open, so later calls would see what was not committed."""
+    charged(path)
+
+    def around(sql: str) -> Iterator[None]:
+        if sql.startswith("INSERT OR REPLACE INTO changes"):
+            raise files.error_of(sqlite3.SQLITE_IOERR)
+        if sql == "ROLLBACK":
+            raise KeyboardInterrupt
+        yield
+
+    with Turnstile.open(path) as turnstile:
+        run = turnstile.run("d", "r")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files.Database, "around", staticmethod(around))
+            with pytest.raises(KeyboardInterrupt):
+                run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
+        for _ in range(2):
+            with pytest.raises(Unusable) as raised:
+                list(turnstile.halts(follow=False))
+            assert not isinstance(raised.value, UnusableFile)
+            with pytest.raises(Unusable):
+                turnstile.run("d", "r")
+    assert spent(path) == 1
+    audit_file(path)
+
+
+def test_write_ahead_log_of_another_program_is_named(path: Path) -> None:
+    """A copy of the file would lack what is only in the second file."""
+    charged(path)
+    with Turnstile.open(path, timeout=0.05) as turnstile:
+        run = turnstile.run("d", "r")
+        other = sqlite3.connect(path, isolation_level=None)
+        assert other.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
+        with pytest.raises(UnusableFile) as charging:
+            run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
+        with pytest.raises(UnusableFile) as opening:
+            Turnstile.open(path, timeout=0.05)
+        for raised in (charging, opening):
+            assert raised.value.problem is FileProblem.WRITE_AHEAD
+    other.close()
+    assert spent(path) == 1
+    assert os.listdir(path.parent) == [path.name]
     audit_file(path)
 
 
@@ -437,7 +518,7 @@ def test_damaged_state_with_a_damaged_log_is_refused(path: Path, log: str) -> No
     assert raised.value.problem is FileProblem.DAMAGED
 
 
-@pytest.mark.parametrize("name", ["no/budgets.db", "a\0b"])
+@pytest.mark.parametrize("name", ["no/budgets.db", "a\0b", "\ud800", "n" * 300, ""])
 def test_path_that_cannot_be_created_is_reported(tmp_path: Path, name: str) -> None:
     with pytest.raises(UnusableFile) as raised:
         Turnstile.open(tmp_path / name)
