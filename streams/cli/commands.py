@@ -298,6 +298,16 @@ _RECORDS: Final = (
         "missing.",
     ),
     Command(
+        "balance",
+        "datasets:balance",
+        "show what a user has spent and has left, as Redis has it: needs no Kafka and no worker",
+        ("redis", "prefix", "config"),
+        (DATASET_NAME, user_option("digits find the integer and the string")),
+        ("balance",),
+        "A line for each budget that a charge draws on. It includes the records of the user's "
+        "partition before `offset`. All state of the partition is read and verified.",
+    ),
+    Command(
         "rejects",
         "records:rejects",
         "show rejected requests: why, when, from which run, and the record itself",

@@ -16,10 +16,11 @@ from accounting.exact.units import from_units_down
 from streams.cli.output import Exit, UnusableInput, note, say, show, show_all
 from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
 from streams.config import Config
+from streams.operations.balance import read_balances
 from streams.operations.guarantees import budget_of
 from streams.operations.runs import RunStatus, read_runs
 from streams.operations.status import DatasetStatus, read_datasets
-from streams.records import DELTA, AccessList, Counter, MinSeparation, Name, Policy, User
+from streams.records import DELTA, AccessList, Counter, MinSeparation, Name, Policy, Rejection, User
 from streams.records.signatures import public_text
 from streams.records.terms import TERMS
 from streams.sdk.budget_file import create_file
@@ -113,6 +114,20 @@ def close_run(options: argparse.Namespace, config: Config) -> int:
         {"dataset": options.dataset, "run": options.name, "closed": True},
         options.json,
     )
+    return Exit.OK
+
+
+def balance(options: argparse.Namespace, config: Config) -> int:
+    """Show the balance of a user in each budget that a charge to a dataset draws on."""
+    wanted = ids(user_of(options), config)
+    try:
+        found = read_balances(config, options.name, list(wanted))
+    except Rejection:
+        return no_dataset(options.name)
+    for one in found:
+        show("balance", {**one, "user": wanted[one["user"]]}, options.json)
+    if not found:
+        note(f"turnstile: this user was never charged in dataset {options.name!r}")
     return Exit.OK
 
 

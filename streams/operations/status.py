@@ -385,7 +385,7 @@ def _current_glances(config: Config, partitions: int) -> list[Glance]:
                 )
             await asyncio.sleep(_POLL)
 
-    return _from_redis(config, read)
+    return from_redis(config, read)
 
 
 def read_glances(config: Config, partitions: int) -> list[Glance]:
@@ -400,7 +400,7 @@ def read_glances(config: Config, partitions: int) -> list[Glance]:
     async def read(store: Store) -> list[Glance]:
         return [await store.glance(partition) for partition in range(partitions)]
 
-    return _from_redis(config, read)
+    return from_redis(config, read)
 
 
 def read_redis_facts(config: Config) -> list[dict[str, Any]]:
@@ -410,10 +410,12 @@ def read_redis_facts(config: Config) -> list[dict[str, Any]]:
         Unavailable: Redis does not answer.
     """
 
-    return _from_redis(config, RedisStore.facts)
+    return from_redis(config, RedisStore.facts)
 
 
-def _from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]]) -> list[T]:
+def from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]]) -> list[T]:
+    """Return what a function reads from Redis, or raise ``Unavailable``."""
+
     async def connected() -> list[T]:
         async with RedisStore.of(config) as store:
             return await read(store)

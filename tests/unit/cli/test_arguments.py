@@ -45,6 +45,7 @@ COMMANDS = {
     "run close d": "NAME",
     "answers": "--dataset --run",
     "halts": "--dataset --run",
+    "balance d --user u": "--user --redis --prefix --config",
     "odometer": "--dataset --user --redis --delta",
     "rejects": "--dataset --reason",
 }
