@@ -604,6 +604,20 @@ _REPLAY: Final = (
         "everything was compared and fits, 1 otherwise.",
     ),
     Command(
+        "backup",
+        "replay:backup",
+        "copy a budget file as of one moment, verify the copy, and write its receipt",
+        ("timeout", "config", "budgets"),
+        (
+            arg("copy", "the new file; its receipt is COPY.receipt.json", path_of, metavar="COPY"),
+            arg("--key FILE", "a key of `turnstile keys new`, which signs the receipt", path_of),
+        ),
+        ("mismatch", "verified_partition", "verdict"),
+        "Charges wait while the file is copied, and not while the copy is verified. If something "
+        "does not fit, there is no receipt, and the exit code is 1. docs/operate/backup.md has the "
+        "steps of a restore.",
+    ),
+    Command(
         "statement",
         "statement:statement",
         "state the guarantee of a dataset for model cards and registries, backed by verify",

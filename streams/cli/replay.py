@@ -96,6 +96,18 @@ def verify(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
+def backup(options: argparse.Namespace, config: Config) -> int:
+    """Copy a budget file; verify the copy, and write its receipt if everything fits."""
+    copy = str(options.copy)
+    if not config.budgets:
+        raise UnusableInput("backup copies a budget file: give --budgets FILE")
+    with closing(FileArchive(config.budgets, config.timeout)) as file:
+        file.file.copy(copy)
+    options.receipt = Path(f"{copy}.receipt.json")
+    options.against = options.public_key = options.origin = None
+    return verify(options, replace(config, budgets=copy))
+
+
 @contextmanager
 def opened(config: Config) -> Iterator[tuple[Archive, States]]:
     """Open the topics and the state of the service, or the budget file in the settings."""

@@ -151,26 +151,41 @@ def create_file(path: str, partitions: int) -> None:
         raise InvalidRequest(
             f"partitions is {quoted(partitions)}; it must be 1 to {MOST_PARTITIONS}"
         )
-    target, topic = Path(path), secrets.token_bytes(16)
-    try:
-        if target.exists():
+    with suppress(ValueError, OSError):  # an impossible path is refused below
+        if Path(path).exists():
             return
-        draft = target.with_name(f".{topic.hex()}.draft")
+    topic = secrets.token_bytes(16)
+    with suppress(FileExistsError), _new_database(path) as database:
+        database.executescript(_SCHEMA)
+        row = topic, partitions, None
+        database.execute("INSERT INTO file VALUES (?, ?, ?, ?)", (*row, _digest(*row)))
+        metas = (fields_of_nothing(topic, p, partitions) for p in range(partitions))
+        rows = ((p, json.dumps(meta)) for p, meta in enumerate(metas))
+        database.executemany("INSERT INTO state VALUES (?, ?)", rows)
+        database.execute("COMMIT")
+
+
+@contextmanager
+def _new_database(path: str) -> Iterator[sqlite3.Connection]:
+    """Yield an empty database for its owner only, which gets its name once it is complete.
+
+    Raises:
+        FileExistsError: there is such a file now. It was not changed.
+        UnusableFile: the file cannot be written.
+    """
+    target = Path(path)
+    try:
+        draft = target.with_name(f".{secrets.token_hex(16)}.draft")
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         try:
-            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             with closing(sqlite3.connect(draft, isolation_level=None)) as database:
-                database.executescript(_SCHEMA)
-                row = topic, partitions, None
-                database.execute("INSERT INTO file VALUES (?, ?, ?, ?)", (*row, _digest(*row)))
-                metas = (fields_of_nothing(topic, p, partitions) for p in range(partitions))
-                rows = ((p, json.dumps(meta)) for p, meta in enumerate(metas))
-                database.executemany("INSERT INTO state VALUES (?, ?)", rows)
-                database.execute("COMMIT")
-            with suppress(FileExistsError):  # another process was faster
-                os.link(draft, target)
+                yield database
+            os.link(draft, target)
         finally:
             draft.unlink(missing_ok=True)
         _sync_folder(target.parent)
+    except FileExistsError:
+        raise
     except (OSError, ValueError, sqlite3.Error) as error:  # ValueError: no name of a file
         raise UnusableFile(path, _problem(error), f"creating it: {error}") from error
 
@@ -319,6 +334,21 @@ class BudgetFile:
                 if len(records) >= _READ_RECORDS or size >= _READ_BYTES:
                     break
         return records
+
+    def copy(self, path: str) -> None:
+        """Write a new file with the contents of one moment, readable by its owner only.
+
+        Raises:
+            UnusableFile: this file cannot be read, or the new one exists or cannot be written.
+        """
+        with self._reading():
+            self._file()  # from here on no commit of another process can take place
+            self._check_journal()
+            try:
+                with _new_database(path) as copy:
+                    self._database.backup(copy)
+            except FileExistsError as error:
+                raise UnusableFile(path, FileProblem.EXISTS) from error
 
     def moved_to(self) -> bytes | None:
         """Return the id of the log that continues this one; None if there is none."""

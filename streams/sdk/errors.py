@@ -221,6 +221,7 @@ class FileProblem(StrEnum):
     REPLACED = "replaced"  # since it was opened, by another file or by an older copy
     BUSY = "busy"  # other processes keep it locked
     FULL = "full"  # no space is left for it, or it could not be written
+    EXISTS = "exists"  # a copy would replace it
     WRITE_AHEAD = "write-ahead"  # another program has set WAL mode
     MOVED = "moved"  # its log was moved into a service
 
@@ -265,6 +266,7 @@ FILE_ADVICE: dict[FileProblem, str] = {
         "cannot grow: make room on the disk, or raise the quota or the limit of file sizes. If "
         "there is room, check the disk"
     ),
+    FileProblem.EXISTS: "exists already: give the copy another name",
     FileProblem.WRITE_AHEAD: (
         "is in WAL mode, which another program has set: close that program and all clients of the "
         "file, and open it again"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streams import Turnstile
+from streams import InvalidRequest, Turnstile
 from streams.cli.commands import COMMANDS
 from streams.cli.output import Exit
 from streams.config import Config, ConfigurationError
@@ -83,6 +83,44 @@ def test_receipt_of_a_file_is_continued(path: Path, tmp_path: Path) -> None:
         Exit.OK,
         json.loads(receipt.read_text())["time"],
     )
+
+
+def test_restored_copy_is_known_to_be_older(path: Path, tmp_path: Path) -> None:
+    copy, receipt, newer = (tmp_path / n for n in ("c.db", "c.db.receipt.json", "newer.json"))
+    assert on(path, "backup", str(copy)).code == Exit.OK
+    assert copy.stat().st_mode & 0o777 == 0o600
+    with Turnstile.open(path) as t:
+        run = t.run("d", "s")
+        for step in range(2):
+            assert run.charge([1], [0.1], noise_stddev=4.0).step == step
+    for arguments in (["--against", str(receipt)], ["--receipt", str(newer)]):
+        assert on(path, "verify", *arguments).code == Exit.OK
+    copy.replace(path)
+    assert on(path, "verify", "--against", str(receipt)).code == Exit.OK
+    assert on(path, "verify", "--against", str(newer)).code == Exit.REFUSED
+    with Turnstile.open(path) as t, pytest.raises(InvalidRequest):
+        t.run("d", "s", released=1)
+
+
+def test_copy_replaces_no_file_and_needs_room(path: Path, tmp_path: Path) -> None:
+    taken, before = tmp_path / "taken", path.read_bytes()
+    taken.write_text("others'")
+    assert on(path, "backup", str(taken)).code == Exit.UNAVAILABLE
+    assert on(path, "backup", str(path)).code == Exit.UNAVAILABLE
+    with files.limited(10_000):
+        done = on(path, "backup", str(tmp_path / "copy"))
+    assert (done.code, "make room" in done.said) == (Exit.UNAVAILABLE, True)
+    assert (taken.read_text(), path.read_bytes()) == ("others'", before)
+    assert {file.name for file in tmp_path.iterdir()} == {path.name, taken.name}
+
+
+def test_copy_of_a_damaged_log_has_no_receipt(path: Path, tmp_path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE norms SET value = zeroblob(9) WHERE offset = 2")
+    database.close()
+    copy = tmp_path / "copy.db"
+    assert on(path, "backup", str(copy)).code == Exit.REFUSED
+    assert not Path(f"{copy}.receipt.json").exists()
 
 
 def test_explain_and_report_show_what_users_spent(path: Path) -> None:

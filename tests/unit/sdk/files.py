@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -63,6 +65,17 @@ def error_of(code: int) -> sqlite3.Error:
     error = sqlite3.OperationalError("injected")
     error.sqlite_errorcode = code
     return error
+
+
+@contextmanager
+def limited(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond this many bytes, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 class Clients:

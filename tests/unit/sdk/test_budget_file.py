@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import sqlite3
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -266,23 +265,12 @@ def test_file_that_stays_locked_cannot_be_opened(path: Path) -> None:
     assert spent(path) == 1
 
 
-@contextmanager
-def full_disk(path: Path) -> Iterator[None]:
-    """Let no file of this process grow beyond the present size of this one."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_full_disk_charges_nothing(path: Path) -> None:
     charged(path)
     with Turnstile.open(path) as turnstile:
         run = turnstile.run("d", "r")
         users = np.arange(2000)  # their records do not fit into pages that exist
-        with full_disk(path), pytest.raises(UnusableFile) as raised:
+        with files.limited(path.stat().st_size), pytest.raises(UnusableFile) as raised:
             run.charge(users, np.ones(2000), noise_stddev=4.0)
         assert raised.value.problem is FileProblem.FULL
         assert run.charge(users, np.ones(2000), noise_stddev=4.0).step == 1
@@ -313,11 +301,10 @@ def test_failed_write_charges_nothing(path: Path, statement: str, code: int) -> 
 
 
 def test_full_disk_creates_no_file(path: Path) -> None:
-    (path.parent / "small").write_bytes(b"12")
-    with full_disk(path.parent / "small"), pytest.raises(UnusableFile) as raised:
+    with files.limited(10_000), pytest.raises(UnusableFile) as raised:
         Turnstile.open(path)
     assert raised.value.problem is FileProblem.FULL
-    assert os.listdir(path.parent) == ["small"]
+    assert not os.listdir(path.parent)
 
 
 def test_interrupted_rollback_ends_every_later_call(path: Path) -> None:
