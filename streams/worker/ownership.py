@@ -249,22 +249,31 @@ class OwnedPartitions:
                     f"and none was applied for {waiting:.0f} seconds",
                 )
 
-    async def _bound_partitions(self, seen: TopicsSeen) -> int:
-        """Return P of the stored state of this topic; partitions that were added later have no
-        state.
+    async def _bound_partitions(self, seen: TopicsSeen) -> str:
+        """Return P of the stored states of this topic, as text.
+
+        The first intact state says it. If all are damaged, one of them does: whether a partition
+        was added must not be forgotten with a flipped bit.
         """
-        meta = (await self._world.store.glance(0)).state
-        return meta.partitions if meta and meta.topic == seen.topic.hex() else seen.partitions
+        said = ""
+        for partition in range(seen.partitions):
+            found = await self._world.store.glance(partition)
+            if found.state is None:
+                said = said or found.meta.get("partitions", "")
+            elif found.state.topic == seen.topic.hex():
+                return str(found.state.partitions)
+        return said or str(seen.partitions)
 
     async def _acquire_one(
-        self, partition: int, seen: TopicsSeen, bound: int, log: Log
+        self, partition: int, seen: TopicsSeen, bound: str, log: Log
     ) -> int | None:
         held = self.by_partition.get(partition)
         if held is not None:
             await held.processor.pause()
         # Step 2.
         acquired: Acquired | None = None
-        if bound == seen.partitions:
+        # A state of its own says its P itself, and the store compares it.
+        if bound == str(seen.partitions) or await self._world.store.owner(partition):
             acquired = await self._world.store.acquire(
                 partition, self._world.owner, seen.topic, seen.partitions
             )
@@ -274,7 +283,7 @@ class OwnedPartitions:
         )
         try:
             if acquired is None:
-                raise PartitionSuspended(suspensions.other_partitions(str(bound)))
+                raise PartitionSuspended(suspensions.other_partitions(bound))
             _check_identity(acquired, suspensions)
             if seen.problem:
                 raise PartitionSuspended(suspensions.topics(seen.problem))

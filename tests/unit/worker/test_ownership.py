@@ -262,6 +262,29 @@ def test_an_acquisition_of_what_does_not_fit_suspends_the_partition(damage, reas
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("damaged", [[0], [0, 1]])
+def test_an_added_partition_is_noticed_beside_a_flipped_bit(damaged):
+    """It has no state, so others have to say that it was added; users would be charged anew."""
+
+    async def scenario():
+        cluster = Cluster()
+        before = Worker(cluster, "before")
+        await before.acquire()
+        await before.decide()
+        await before.leave()
+        added = cluster.broker.partitions
+        for partition in damaged:
+            cluster.store.contents(partition).meta["before"] = "flipped"
+        cluster.broker.partitions += 1
+        after = Worker(cluster, "after")
+        assert added not in await after.partitions.acquire(range(added + 1))
+        found = cluster.store.contents(added).suspended["reason"]
+        assert found == SuspensionReason.OTHER_PARTITIONS
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
 def test_a_log_that_is_trimmed_while_it_is_acquired_is_not_taken_for_another_one():
     async def scenario():
         cluster = Cluster()
