@@ -33,7 +33,7 @@ _REMEDIES: Final = {
     SkipReason.NO_USER: 'ids must be as `users` under [input] says: "integer" needs 12, not 12.0',
     SkipReason.NO_TIME: "times must be as `time_unit` under [input] says: ISO 8601 is "
     "2026-01-31T09:30:00",
-    SkipReason.INCOMPLETE: "numbers must be written like 1234.5",
+    SkipReason.INCOMPLETE: "numbers must be written like 1234.5, not 1.234,5, and not be empty",
 }
 """The reasons that a person has to accept."""
 
@@ -121,7 +121,9 @@ class EventFile:
         """
         if not self.skipped and not self._absent:
             return ""
-        lines = [f"{self._path} has {self._rows:,} rows. Of these do not count:"]
+        lines = [
+            f"{self._path} has {self._rows:,} rows. Of these do not count, or not for every query:"
+        ]
         for why, first in sorted(self._first.items()):
             only = {why: self.skipped[why]}
             text = f"  {skipped_text(only, self.incomplete)}; the first is row {first:,}"

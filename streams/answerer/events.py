@@ -32,7 +32,7 @@ class SkipReason(StrEnum):
     """Why an event does not count."""
 
     UNREADABLE = "unreadable record, or longer than 64 KiB"
-    NO_EVENT = "not a JSON or MessagePack object"
+    NO_EVENT = "unreadable row, or no JSON or MessagePack object"
     NO_USER = "no valid user id"
     NO_TIME = "no valid time"
     AHEAD = "after the last window, or in the future"

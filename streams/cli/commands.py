@@ -327,8 +327,13 @@ _RECORDS: Final = (
         (*CLIENT, "health", "log_format"),
         (
             arg("file", "the queries", path_of, metavar="QUERIES.toml"),
-            arg("--input FILE", "past events: .csv, .jsonl or .parquet", path_of, rivals="events"),
-            flag("--check", "show the queries and their noise; charge nothing", rivals="events"),
+            arg("--input FILE", "past events: .csv, .jsonl or .parquet", path_of),
+            flag(
+                "--check",
+                "show the queries and their noise, and what of --input cannot be read; charge "
+                "nothing",
+                rivals="events",
+            ),
             flag(
                 "--accept-skipped",
                 "go on without the rows of a file that cannot be read; without it, their number by "

@@ -28,7 +28,11 @@ _SECONDS: Final = 2.0
 
 
 def check(query_file: QueryFile, options: argparse.Namespace, config: Config) -> int:
-    """Show each query with its noise, or refuse what the answerer would refuse."""
+    """Show each query with its noise, or refuse what the answerer would refuse.
+
+    Raises:
+        UnusableInput: rows of the input cannot be read, as ``events_of`` says.
+    """
     from streams.answerer.kinds import AskedQuery
     from streams.answerer.pricing import costs_of
     from streams.queries.answerer import quantile_of_noise
@@ -62,6 +66,8 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
             "correction_stddev": None if costs is None else costs.corrections[number] or None,
         }
         show("query", shown, options.json)
+    if options.input is not None:
+        events_of(options.input, query_file.for_a_file(), options)
     if is_absent:
         return no_dataset(query_file.dataset)
     if not options.json:
@@ -73,8 +79,10 @@ def plan(options: argparse.Namespace, config: Config) -> int:
     """Show the errors of a query's answers for several settings, computed from given events."""
     from streams.answerer.planning import plan_of
 
-    if options.events is None:
-        raise UnusableInput("--plan needs public or simulated events: give --events FILE")
+    if options.events is None or options.input is not None:
+        raise UnusableInput(
+            "--plan needs public or simulated events, not the input: give --events FILE"
+        )
     query_file = read_query_file(options.file)
     policy, is_absent = _policy_of(query_file, options, config)
     if policy is None:

@@ -114,8 +114,10 @@ def test_a_row_that_cannot_be_read_needs_the_word_of_a_person(
 ) -> None:
     events = tmp_path / "events.csv"
     events.write_text(f"user,day,amount\n1,2026-01-01,1.0\n{line}\n")
-    words = ["answer", str(HERE / "year.toml"), "--plan", "--events", str(events), "--json"]
-    words += ["--epsilon", "6", "--delta", "1e-6"]
+    words = ["answer", str(HERE / "year.toml"), "--json", "--epsilon", "6", "--delta", "1e-6"]
+    assert main([*words, "--check", "--input", str(events)]) == code
+    capsys.readouterr()
+    words += ["--plan", "--events", str(events)]
     assert main(words) == code
     shown = capsys.readouterr()
     assert (not shown.out, not shown.err) == (code != 0, not line)
