@@ -19,6 +19,7 @@ from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.embedding import compute_embedding_grad_sample
 from opacus.grad_sample.linear import compute_linear_grad_sample
 
+from streams.sdk.errors import InvalidRequest
 from streams.trainers.sums import Outer, Part
 
 Factors: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
@@ -97,16 +98,35 @@ def forget_gradients(module: GradSampleModule) -> None:
 
 
 def part_of(
-    parameter: torch.nn.Parameter, sample: torch.Tensor, count: int, *, as_factors: bool
+    name: str,
+    parameter: torch.nn.Parameter,
+    sample: Any,
+    size: int,
+    count: int,
+    *,
+    as_factors: bool,
 ) -> Part:
     """Return the gradients of one parameter, a row for each of the first examples of a batch.
 
     Args:
+        name: for the error.
         parameter: of the model.
-        sample: its gradients by example.
+        sample: its gradients by example, in the form of Opacus.
+        size: the number of rows of the batch.
         count: the number of examples; the rest of the batch is padding.
         as_factors: whether kept factors of outer products need not be written out.
+
+    Raises:
+        InvalidRequest: there is another number of gradients than of rows.
     """
+    if not isinstance(sample, torch.Tensor) or len(sample) != size:
+        found = "no gradient" if sample is None else f"{len(sample)} gradients"
+        raise InvalidRequest(
+            f"{name} has {found} by example, but the batch has {size} examples. Compute the loss "
+            "of a batch once, call zero_grad before it, and give every layer one row per example: "
+            "some models share position_ids, so add them to each example. Use no weight outside "
+            "its layer, call requires_grad_(False) on a layer that is not used"
+        )
     factors: Factors = getattr(parameter, _FACTORS, [])
     if len(factors) == 1 and as_factors and factors[0][0].dtype == torch.float32:
         left, right = (side[:count].detach().cpu().numpy() for side in factors[0])

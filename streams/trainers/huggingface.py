@@ -46,8 +46,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from accounting.exact.errors import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.independence import hidden
-from streams.trainers.loader import IndividualDPLoader, shapes_of
+from streams.trainers.independence import FEWEST, check_padding
+from streams.trainers.loader import IndividualDPLoader
 from streams.trainers.ranks import rank_and_ranks
 from streams.trainers.steps import PrivateSteps
 from streams.trainers.torch import PrivacyEngine
@@ -56,15 +56,12 @@ _RELEASED_ONLY: Final = ("loss", "train_loss", "grad_norm")
 _CHECKPOINT: Final = "turnstile.npz"
 _UNPACKED: Final = ".turnstile-unpacked"
 _SHIFTED: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")  # predict the next
-_HEADS: Final = (
-    *_SHIFTED,
-    "ForMaskedLM",
-    "ForTokenClassification",
-    "ForSequenceClassification",
-    "ForImageClassification",
-)
-_THEIRS: Final = "transformers."
-_MADE_UP: Final = 4  # examples: each needs a gradient in float64
+_OF_TOKENS: Final = (*_SHIFTED, "ForMaskedLM", "ForTokenClassification")
+_HEADS: Final = (*_OF_TOKENS, "ForSequenceClassification", "ForImageClassification")
+_LOSSES: Final[dict[str, Any]] = {
+    "regression": functional.mse_loss,
+    "multi_label_classification": functional.binary_cross_entropy_with_logits,
+}  # of problem types, whose labels are numbers
 _IGNORED: Final = -100  # a label without a loss
 _BY_METRIC: Final = ("reduce_lr_on_plateau", "greedy")  # schedules that do not follow steps
 
@@ -100,17 +97,23 @@ class HuggingFaceTrainer(Trainer):
         settings: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> None:
-        if (settings or {}).get("stop") is not None:
+        settings = settings or {}
+        if settings.get("stop") is not None:
             raise InvalidRequest("Trainer makes all planned steps: leave stop out")
         super().__init__(**arguments)
         args = self.args
         self._check()
-        at_once, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
-        self._expected = at_once * accumulated  # examples in a step
+        at_once = args.per_device_train_batch_size
+        self._expected = at_once * args.gradient_accumulation_steps  # examples in a step
+        dataset, collate = self.train_dataset, self.data_collator
+        if hasattr(dataset, "column_names"):
+            dataset = self._remove_unused_columns(dataset)
+        else:
+            collate = self._get_collator_with_removed_columns(collate)
         source: DataLoader[Any] = DataLoader(
-            self._columns(self.train_dataset),
-            batch_size=at_once * accumulated,
-            collate_fn=self._collator(),
+            dataset,
+            batch_size=self._expected,
+            collate_fn=collate,
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,
@@ -133,7 +136,7 @@ class HuggingFaceTrainer(Trainer):
             steps=None if whole else args.max_steps,
             max_grad_norm=args.max_grad_norm,
             max_physical_batch_size=at_once,
-            **(settings or {}),
+            **settings,
         )
         assert isinstance(loader.private, PrivateSteps)  # there is one process
         assert loader.private.planned is not None
@@ -143,19 +146,16 @@ class HuggingFaceTrainer(Trainer):
         self._checkpoint = Checkpoint(Path(args.output_dir) / _CHECKPOINT)
         # A charged step is one step here; its gradient is clipped by user, and private already.
         args.gradient_accumulation_steps, args.max_grad_norm = 1, 0.0
-        if not (settings or {}).get("examples_are_independent"):
+        if not settings.get("examples_are_independent"):
             self._check_made_up(source.collate_fn)
 
     def get_train_dataloader(self) -> Any:
         """Return the charged steps of one pass, each with its batches."""
         steps = LoaderSteps(self._loader, self._pass)
-        return DataLoader(steps, batch_size=None, collate_fn=_unchanged)
+        return DataLoader(steps, batch_size=None, collate_fn=lambda step: step)
 
     def num_examples(self, dataloader: Any) -> int:
-        """Return the number of examples; of a charged pass the expected one, which is public.
-
-        ``Trainer`` logs it, and reports it as the training's runtime times examples per second.
-        """
+        """Return the number of examples, which is logged; of a charged pass the expected one."""
         if isinstance(dataloader.dataset, LoaderSteps):
             return int(self._pass * self._expected)
         return int(super().num_examples(dataloader))
@@ -294,16 +294,13 @@ class HuggingFaceTrainer(Trainer):
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     def check(self, examples: list[dict[str, Any]]) -> None:
-        """Check that the gradient of an example does not depend on the others.
+        """Call ``PrivacyEngine.check`` with the loss of this training.
 
-        It is called by itself where examples can be made up from the model's configuration: texts
-        and images with labels. Call it before ``train`` otherwise.
+        The constructor does so itself where it can make up examples from the model's configuration:
+        texts and images with labels. Call it before ``train`` otherwise.
 
         Args:
             examples: as for ``PrivacyEngine.check``: made up, or public.
-
-        Raises:
-            InvalidRequest: as ``PrivacyEngine.check``.
         """
         config = self._base.config
         problem = getattr(config, "problem_type", None)  # models infer it from the first labels
@@ -321,28 +318,15 @@ class HuggingFaceTrainer(Trainer):
         row = self.train_dataset[0]  # its names alone are used
         self._set_signature_columns_if_needed()
         columns = set(row) & set(self._signature_columns or row)
-        examples = _made_up(self._base, columns)
+        examples, ragged = (_made_up(self._base, columns, ragged=n) for n in (False, True))
         if not examples:
             return
-        length = len(examples[0].get("input_ids", ""))
-        texts = [
-            {
-                name: part[: length - cut] if np.shape(part) == (length,) else part
-                for name, part in example.items()
-            }
-            for cut, example in enumerate(examples)
-        ]
         try:
-            with hidden():
-                padded = [shapes_of(collate(texts[n : n + 2])) for n in range(2)]
+            check_padding(collate, [ragged[:2], ragged[1:3]])
+        except InvalidRequest:
+            raise
         except (ValueError, TypeError, RuntimeError, AttributeError):
-            padded = []  # the collator takes texts of one length alone
-        if padded and padded[0] != padded[1]:
-            raise InvalidRequest(
-                "data_collator pads to the longest example of a batch, so gradients depend on the "
-                "other users' examples: pad all examples to one length, and give "
-                "data_collator=default_data_collator, or a collator with padding='max_length'"
-            )
+            pass  # the collator takes texts of one length alone
         self.check(examples)
 
     def floating_point_ops(self, inputs: Any) -> int:
@@ -369,72 +353,61 @@ class HuggingFaceTrainer(Trainer):
         if args.include_num_input_tokens_seen not in (False, "no"):
             raise InvalidRequest("include_num_input_tokens_seen counts private data: leave it out")
 
-    def _columns(self, dataset: Any) -> Any:
-        return self._remove_unused_columns(dataset) if hasattr(dataset, "column_names") else dataset
-
-    def _collator(self) -> Any:
-        if hasattr(self.train_dataset, "column_names"):
-            return self.data_collator
-        return self._get_collator_with_removed_columns(self.data_collator)
-
 
 def _loss_by_example(
     logits: torch.Tensor, labels: torch.Tensor, problem: str, *, shifts: bool, smoothing: float
 ) -> torch.Tensor:
     """Return (n,), the mean loss of each example's own labels, as transformers defines it."""
-    if problem == "regression":
-        each = functional.mse_loss(logits, labels.view_as(logits).to(logits), reduction="none")
-    elif problem == "multi_label_classification":
-        each = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-    else:
-        if shifts:
-            logits, labels = logits[:, :-1], labels[:, 1:]
-        each = functional.cross_entropy(
-            logits.movedim(-1, 1), labels, reduction="none", label_smoothing=smoothing
-        ).view(len(labels), -1)
-        counted = (labels != _IGNORED).view(len(labels), -1).sum(dim=1)
-        return each.sum(dim=1) / counted.clamp(min=1)
-    return each.view(len(labels), -1).mean(dim=1)
+    if problem in _LOSSES:
+        each = _LOSSES[problem](logits, labels.view_as(logits).to(logits), reduction="none")
+        return torch.as_tensor(each.view(len(labels), -1).mean(dim=1))
+    if shifts:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    each = functional.cross_entropy(
+        logits.movedim(-1, 1), labels, reduction="none", label_smoothing=smoothing
+    )
+    counted = (labels != _IGNORED).view(len(labels), -1).sum(dim=1)
+    return torch.as_tensor(each.view(len(labels), -1).sum(dim=1) / counted.clamp(min=1))
 
 
 def _kind_of(model: Any) -> str:
     """Return the name of the class of transformers that the model is; empty if it is unknown."""
-    names = (one.__name__ for one in type(model).__mro__ if one.__module__.startswith(_THEIRS))
-    return next((name for name in names if name.endswith(_HEADS)), "")
+    theirs = (one for one in type(model).__mro__ if one.__module__.startswith("transformers."))
+    return next((one.__name__ for one in theirs if one.__name__.endswith(_HEADS)), "")
 
 
-def _made_up(model: Any, columns: set[str]) -> list[dict[str, Any]]:
-    """Return examples for a model, of different lengths and labels; none if it is not known."""
+def _made_up(model: Any, columns: set[str], *, ragged: bool) -> list[dict[str, Any]]:
+    """Return examples for a model, of different labels; none if it is not known.
+
+    Texts are padded to one length, or not padded and of several lengths (ragged).
+    """
     config, kind = model.config, _kind_of(model)
-    known = {"attention_mask", "token_type_ids", "position_ids", "labels", "label", "label_ids"}
-    size = getattr(config, "image_size", 8)
-    image = (
-        getattr(config, "num_channels", 3),
-        *(size if isinstance(size, list | tuple) else [size] * 2),
-    )
-    vocabulary = getattr(config, "vocab_size", None)
-    length = min(16, getattr(config, "max_position_embeddings", 16))
-    if not kind or not columns <= known | {"input_ids" if vocabulary else "pixel_values"}:
+    vocabulary, classes = getattr(config, "vocab_size", None), getattr(config, "num_labels", 2)
+    labels = {"labels", "label", "label_ids"}
+    texts = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
+    if not kind or not columns <= labels | (texts if vocabulary else {"pixel_values"}):
         return []
-    coins, examples, classes = np.random.default_rng(0), [], getattr(config, "num_labels", 2)
-    for number in range(_MADE_UP):
-        real = max(2, length - 3 * number)
+    coins, examples = np.random.default_rng(0), []
+    longest = min(16, getattr(config, "max_position_embeddings", 16))
+    sides = np.broadcast_to(getattr(config, "image_size", 8), 2)
+    image = getattr(config, "num_channels", 3), *sides
+    for number in range(FEWEST):
+        real = max(2, longest - 3 * number)
+        length = real if ragged else longest
         ids = coins.integers(vocabulary or 1, size=length).tolist()
         label: Any = number % classes
-        if kind.endswith((*_SHIFTED, "ForMaskedLM", "ForTokenClassification")):
+        if kind.endswith(_OF_TOKENS):
             tags = [one % classes for one in ids] if kind.endswith("Classification") else ids
             label = [*tags[:real], *[_IGNORED] * (length - real)]
-        elif config.problem_type == "multi_label_classification":
-            label = [float(number >> place & 1) for place in range(classes)]
-        elif config.problem_type == "regression" or classes == 1:
-            label = float(number) if classes == 1 else [float(number)] * classes
+        elif classes == 1 or config.problem_type in _LOSSES:
+            label = [float(number % 2)] * classes
         made = {
             "input_ids": ids,
             "attention_mask": [1] * real + [0] * (length - real),
             "token_type_ids": [0] * length,
             "position_ids": list(range(length)),
             "pixel_values": coins.normal(size=image).astype(np.float32),
-            **dict.fromkeys(("labels", "label", "label_ids"), label),
+            **dict.fromkeys(labels, label),
         }
         examples.append({name: made[name] for name in columns})
     return examples
@@ -468,7 +441,3 @@ class LoaderSteps(IterableDataset):
         batches = iter(self._loader)
         for _ in range(self._steps):
             yield Batches(batches)
-
-
-def _unchanged(step: Batches) -> Batches:
-    return step

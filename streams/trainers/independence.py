@@ -15,7 +15,6 @@ The examples are public or made up. With private ones, a refusal would itself be
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +25,9 @@ import numpy as np
 import torch
 from opacus.grad_sample import GradSampleModule
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
+from accounting.exact.errors import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.ghost import forget_gradients, part_of
 from streams.trainers.loader import Randomness, shapes_of
@@ -36,28 +37,28 @@ FEWEST: Final = 4  # examples, of which one is beside the others
 _TOLERANCES: Final = {8: 1e-6, 4: 1e-4}  # by bytes of the shortest float
 _LOW_PRECISION: Final = 1e-2
 
-_CAUSES: Final = (
-    "Usual causes: a loss that is not the mean over examples (weights of classes, a mean over "
-    "tokens that are not ignored, a sum where loss_reduction is 'mean'); a contrastive loss; "
-    "statistics of the batch, as in batch normalisation; a collate function that pads to the "
-    "longest example; random numbers of a generator of its own"
-)
-
 
 def check_mode(module: GradSampleModule) -> None:
-    """Check that all layers that are trained are in training mode, without which Opacus's hooks
-    see nothing.
-
-    Raises:
-        InvalidRequest: one is in eval mode.
-    """
-    for name, layer in module.named_modules():
+    """Refuse a trained layer in eval mode, in which Opacus's hooks see nothing."""
+    for name, layer in module._module.named_modules():
         own = layer.parameters(recurse=False)
         if not layer.training and any(parameter.requires_grad for parameter in own):
             raise InvalidRequest(
-                f"layer {name.removeprefix('_module.')!r} is in eval mode: call train() on the "
-                "model before the next batch is taken from the loader"
+                f"layer {name!r} is in eval mode: call train() on the model before the next batch "
+                "is taken from the loader"
             )
+
+
+def check_padding(collate: Callable[[list[Any]], Any], batches: Sequence[list[Any]]) -> None:
+    """Refuse a collate function whose batches of as many examples have different shapes."""
+    with _hidden():
+        shapes = [shapes_of(collate(batch)) for batch in batches]
+    if any(one != shapes[0] for one in shapes):
+        raise InvalidRequest(
+            "the collate function pads to the longest example of a batch, or its shapes follow the "
+            "examples otherwise, so gradients depend on the other users' examples: pad to one "
+            "length (in transformers by padding='max_length' and default_data_collator)"
+        )
 
 
 def check_independence(
@@ -69,144 +70,101 @@ def check_independence(
 ) -> None:
     """Check the gradient of the first example beside six sets of the others.
 
-    The module, its gradients and buffers and all random generators are then as before.
-
-    Args:
-        module: private, in training mode.
-        parameters: those that are trained.
-        loss_of: the loss of a collated batch, as in the training.
-        collate: puts a list of examples together.
-        examples: at least four, of different labels and lengths; none of a user's.
-
-    Raises:
-        InvalidRequest: the gradient of the example differs, or gradients do not add up.
+    Arguments and errors are those of ``PrivacyEngine.check``. The module, its buffers and all
+    random generators are then as before; gradients are dropped.
     """
     if len(examples) < FEWEST:
         raise InvalidRequest(f"{len(examples)} examples are too few: give at least {FEWEST}")
-    with hidden():
-        alone = [shapes_of(collate([example, example])) for example in examples]
-    if any(shapes != alone[0] for shapes in alone):
-        raise InvalidRequest(
-            "collate_fn gives batches of other shapes for other examples. Pad to one length, not "
-            "to the longest example of a batch"
-        )
-    names = {id(p): name.removeprefix("_module.") for name, p in module.named_parameters()}
-    checked = [(names[id(parameter)], parameter) for parameter in parameters]
+    check_padding(collate, [[example, example] for example in examples])
+    trained = {id(parameter) for parameter in parameters}
+    named = {name: p for name, p in module._module.named_parameters() if id(p) in trained}
+
+    def compare(*, is_double: bool) -> None:
+        def loss_of_rows(rows: Sequence[int]) -> torch.Tensor:
+            batch = collate([examples[row] for row in rows])
+            return loss_of(tree_map_only(torch.Tensor, _in_double, batch) if is_double else batch)
+
+        with _hidden(), _undisturbed(module, is_double), _NoDropout(), torch.enable_grad():
+            _compare(module, named, loss_of_rows, len(examples))
+
     try:
-        _compare(module, checked, loss_of, collate, examples, is_double=True)
+        compare(is_double=True)
     except (RuntimeError, TypeError):  # a model that does not compute in float64
-        _compare(module, checked, loss_of, collate, examples, is_double=False)
+        compare(is_double=False)
 
 
 def _compare(
     module: GradSampleModule,
-    parameters: Sequence[tuple[str, torch.nn.Parameter]],
-    loss_of: Callable[[Any], torch.Tensor],
-    collate: Callable[[list[Any]], Any],
-    examples: Sequence[Any],
-    *,
-    is_double: bool,
+    named: Mapping[str, torch.nn.Parameter],
+    loss_of: Callable[[Sequence[int]], torch.Tensor],
+    count: int,
 ) -> None:
-    others, half = list(range(1, len(examples))), len(examples) // 2
+    bytes_each = min((p.itemsize for p in module.parameters()), default=8)
+    tolerance = _TOLERANCES.get(bytes_each, _LOW_PRECISION)
+
+    def gradients(beside: list[int], place: int, seed: int = 0) -> tuple[list[Any], list[Any]]:
+        """Return the gradient of the first example beside others, and the sum over all."""
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        rows = [*beside[:place], 0, *beside[place:]]
+        forget_gradients(module)
+        versions = {name: parameter._version for name, parameter in named.items()}
+        loss_of(rows).backward()
+        _refuse(
+            [name for name, parameter in named.items() if parameter._version != versions[name]],
+            "computing the loss changes it, which reveals the examples of the batch: leave out "
+            "max_norm of an Embedding",
+        )
+        found, sums, differences = [], [], []
+        for name, parameter in named.items():
+            sample, size = getattr(parameter, "grad_sample", None), len(rows)
+            each = part_of(name, parameter, sample, size, size, as_factors=False)
+            assert isinstance(each, np.ndarray)
+            found.append(each[place].astype(np.float64))
+            sums.append(each.sum(axis=0, dtype=np.float64))
+            whole = torch.zeros(()) if parameter.grad is None else parameter.grad.detach()
+            scale = size if module.loss_reduction == "mean" else 1
+            differences.append(sums[-1] - whole.cpu().double().numpy().ravel() * scale)
+        limit = tolerance * max(_norm(found), _norm(sums))
+        _refuse(
+            [name for name, one in zip(named, differences, strict=True) if _norm([one]) > limit],
+            "the gradients of the examples do not add up to that of the loss: a weight is used "
+            "outside the layer that owns it, as by functional.linear, or the loss is computed "
+            "twice. Share the layer instead",
+        )
+        return found, sums
+
+    others, half = list(range(1, count)), count // 2
     sets = [others[:half], others[half:], others, others[::2], [others[-1]] * 3, others[::-1]]
-
-    with hidden(), _undisturbed(module, is_double), _NoDropout(), torch.enable_grad():
-        bytes_each = min((p.itemsize for p in module.parameters()), default=8)
-        tolerance = _TOLERANCES.get(bytes_each, _LOW_PRECISION)
-
-        def gradients(number: int, *, is_seeded: bool) -> tuple[list[Any], list[Any]]:
-            """Return the gradient of the example beside a set of others, and the sum over all."""
-            place, chosen = min(number, len(sets[number])), sets[number]
-            if is_seeded:
-                # With one seed, size and place, an example gets the same random numbers each time.
-                place, chosen = 0, (chosen * 3)[:3]
-                torch.manual_seed(0)
-                np.random.seed(0)
-                random.seed(0)
-            rows = [*chosen[:place], 0, *chosen[place:]]
-            forget_gradients(module)
-            batch = collate([examples[row] for row in rows])
-            versions = [parameter._version for _, parameter in parameters]
-            loss_of(_in_double(batch) if is_double else batch).backward()
-            _check_versions(parameters, versions)
-            found, sums, expected = _gradients(module, parameters, place, len(rows))
-            limit = tolerance * max(map(_norm, (found, sums, expected)))
-            pairs = zip(parameters, sums, expected, strict=True)
-            if wrong := [name for (name, _), one, other in pairs if _norm([one - other]) > limit]:
-                raise InvalidRequest(
-                    "the gradients of the examples do not add up to that of the loss, for "
-                    f"{_some(wrong)}: a weight is used outside the layer that owns it, as by "
-                    "functional.linear, or the loss is computed twice. Share the layer instead"
-                )
-            return found, sums
-
-        def farthest(*, is_seeded: bool) -> tuple[float, int]:
-            """Return the largest relative distance of the gradient from the first, and its set."""
-            first, _ = gradients(0, is_seeded=is_seeded)
-            if not _norm(first):
-                raise InvalidRequest("the first example has no gradient: give one that has")
-            numbers = range(1, len(sets))
-            return max((_apart(gradients(n, is_seeded=is_seeded)[0], first), n) for n in numbers)
-
-        apart, number = farthest(is_seeded=False)
-        if apart > tolerance:
-            _, sums = gradients(number, is_seeded=False)
-            again = (gradients(number, is_seeded=False)[1] for _ in range(4))
-            if any(_apart(other, sums) > tolerance for other in again):
-                apart, _ = farthest(is_seeded=True)
-        if apart > tolerance:
-            raise InvalidRequest(
-                "the gradient of an example depends on the other examples of its batch: it changes "
-                f"by {apart:.2g} of its norm. {_CAUSES}"
-            )
-
-
-def _check_versions(
-    parameters: Sequence[tuple[str, torch.nn.Parameter]], versions: Sequence[int]
-) -> None:
-    pairs = zip(parameters, versions, strict=True)
-    if changed := [name for (name, one), version in pairs if one._version != version]:
+    places = [min(number, len(beside)) for number, beside in enumerate(sets)]
+    totals = (gradients(others, 0, seed)[1] for seed in range(3))
+    total = next(totals)
+    if any(_apart(one, total) > tolerance for one in totals):
+        # With one seed, size and place, an example gets the same random numbers each time.
+        sets, places = [(beside * 3)[:3] for beside in sets], [0] * len(sets)
+    alone = (gradients(*beside)[0] for beside in zip(sets, places, strict=True))
+    first = next(alone)
+    if not _norm(first):
+        raise InvalidRequest("the first example has no gradient: give one that has")
+    apart = max(_apart(one, first) for one in alone)
+    if apart > tolerance:
         raise InvalidRequest(
-            f"computing the loss changes {_some(changed)}, which reveals the examples of the "
-            "batch: leave out max_norm of an Embedding"
+            "the gradient of an example depends on the other examples of its batch: it changes by "
+            f"{apart:.2g} of its norm. Usual causes: a loss that is not the mean over examples "
+            "(weights of classes, a mean over tokens that are not ignored, a sum where "
+            "loss_reduction is 'mean'); a contrastive loss; statistics of the batch, as in batch "
+            "normalisation; random numbers of a generator of its own"
         )
 
 
-def _gradients(
-    module: GradSampleModule,
-    parameters: Sequence[tuple[str, torch.nn.Parameter]],
-    place: int,
-    size: int,
-) -> tuple[list[Any], list[Any], list[Any]]:
-    """Return one example's gradients, the sums over all, and PyTorch's gradients of the sum."""
-    lost = [name for name, p in parameters if getattr(p, "grad_sample", None) is None]
-    if lost:
-        raise InvalidRequest(
-            f"the loss gives no gradient by example to {_some(lost)}: the layer is not used, or is "
-            "in eval mode, or its weight is used outside it. Call requires_grad_(False) on a layer "
-            "that is not used, and train() on the model"
-        )
-    found, sums, expected = [], [], []
-    for name, parameter in parameters:
-        sample: Any = parameter.grad_sample
-        if not isinstance(sample, torch.Tensor) or len(sample) != size:
-            raise InvalidRequest(
-                f"{name} has {len(sample)} gradients, but the batch has {size} examples: compute "
-                "the loss of a batch once, and give every layer one row per example. Some models "
-                "share position_ids between examples: add them to each example"
-            )
-        rows = part_of(parameter, sample, size, as_factors=False)
-        assert isinstance(rows, np.ndarray)
-        scale = size if module.loss_reduction == "mean" else 1
-        found.append(rows[place].astype(np.float64))
-        sums.append(rows.sum(axis=0, dtype=np.float64))
-        whole = torch.zeros(()) if parameter.grad is None else parameter.grad
-        expected.append(whole.detach().cpu().double().numpy().ravel() * scale)
-    return found, sums, expected
+def _refuse(names: list[str], problem: str) -> None:
+    if names:
+        raise InvalidRequest(f"{quoted(names)}: {problem}")
 
 
 @contextmanager
-def hidden() -> Iterator[None]:
+def _hidden() -> Iterator[None]:
     """Leave the random generators as they are now."""
     randomness = Randomness()
     randomness.hide()
@@ -218,24 +176,18 @@ def hidden() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed(module: GradSampleModule, is_double: bool) -> Iterator[None]:
-    """Compute with copies of parameters and buffers, in float64 if so; restore everything."""
-    tensors = [*module.parameters(), *module.buffers()]
-    kept = [(tensor, tensor.data) for tensor in tensors]
-    gradients = [(p, p.grad, getattr(p, "grad_sample", None)) for p in module.parameters()]
-    for parameter in module.parameters():
-        parameter.grad = None  # its type must be that of the parameter
+    """Compute with copies of parameters and buffers, in float64 if so; restore them."""
+    kept = [(tensor, tensor.data) for tensor in (*module.parameters(), *module.buffers())]
+    forget_gradients(module)  # their type must be that of the parameters
     try:
         for tensor, data in kept:
-            widens = is_double and data.is_floating_point()
-            tensor.data = data.to(torch.float64 if widens else data.dtype, copy=True)
+            tensor.data = (_in_double(data) if is_double else data).clone()
         with torch.compiler.set_stance("force_eager"):  # types and modes change nothing compiled
             yield
     finally:
         forget_gradients(module)
         for tensor, data in kept:
             tensor.data = data
-        for parameter, gradient, sample in gradients:
-            parameter.grad, parameter.grad_sample = gradient, sample
 
 
 class _NoDropout(TorchFunctionMode):  # type: ignore[misc]
@@ -244,31 +196,20 @@ class _NoDropout(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        named, name = dict(kwargs or {}), getattr(func, "__name__", "")
-        if "dropout" in name:
+        named = dict(kwargs or {})
+        if "dropout" in getattr(func, "__name__", ""):
             return args[0] if args else named["input"]
-        if name == "scaled_dot_product_attention":
-            named.pop("dropout_p", None)
-            args = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
+        if "dropout_p" in named:
+            named["dropout_p"] = 0.0
         return func(*args, **named)
 
 
-def _in_double(batch: Any) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return batch.double() if batch.is_floating_point() else batch
-    if isinstance(batch, Mapping):
-        made: Any = copy.copy(batch)
-        for name in batch:
-            made[name] = _in_double(batch[name])
-        return made
-    if isinstance(batch, list | tuple):
-        parts = [_in_double(part) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch
+def _in_double(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _norm(parts: Sequence[Any]) -> float:
-    return float(np.sqrt(sum(float(np.dot(part, part)) for part in parts)))
+    return math.hypot(*map(np.linalg.norm, parts))
 
 
 def _apart(one: Sequence[Any], other: Sequence[Any]) -> float:
@@ -276,7 +217,3 @@ def _apart(one: Sequence[Any], other: Sequence[Any]) -> float:
     apart = _norm([mine - its for mine, its in zip(one, other, strict=True)])
     largest = max(_norm(one), _norm(other))
     return math.inf if not math.isfinite(apart) else apart / largest if largest else 0.0
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -28,13 +28,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import InvalidInput
 from accounting.exact.rounding import root_up
 from accounting.exact.validation import positive_finite, whole_number
 from accounting.release.exact_normals import ExactNormals
 from streams.sdk.arguments import UsersLike, read_users
 from streams.sdk.client import Turnstile
-from streams.sdk.errors import InvalidRequest, RunIsClosed
+from streams.sdk.errors import InvalidRequest, RunIsClosed, invalid_requests
 
 _GRID_BITS: Final = 16  # counts are whole, and noise is rounded to this many bits below one user
 _LARGEST: Final = 2.0**24  # of the noise, which fits an int64 on the grid
@@ -45,28 +44,24 @@ class PrivateStop:
     """Noisy counts of the users who can still pay, which end a training.
 
     Neighbouring datasets differ by adding or removing one user. An object serves one training, on
-    one process. After a restart the counts of the first process are lost: the object charges and
-    counts nothing more, and the training makes all of its steps.
+    one process. After a restart it charges and counts nothing: the training makes all its steps.
 
     Args:
         turnstile: the service.
         dataset: that of the training.
-        run: the name of a run for the counts alone, which is charged one step and closed. No other
-            run of the dataset may be open.
+        run: a name for the run of the counts. No other run of the dataset may be open.
         users: those of the training, in the same order.
         threshold: the training ends when a noisy count is below it. Public, in users.
         noise_stddev: of each count, in users.
         every: the number of steps between two counts.
-        counts: the largest number of counts, all of which are paid for. After the last one the
-            training goes on to its public end.
+        counts: the largest number of counts. After the last one the training goes on to its end.
         not_private_generator: draws the noise, for tests.
 
     Attributes:
         counted: the noisy counts so far, with the steps after which they were made. Public.
 
     Raises:
-        InvalidRequest: an argument is invalid, or the dataset binds each user to a Rényi order with
-            its first charge, which would be that of the counts.
+        InvalidRequest: an argument is invalid, or the dataset cannot charge the counts.
         TurnstileError: any error of the charge.
     """
 
@@ -83,17 +78,15 @@ class PrivateStop:
         counts: int,
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
-        try:
+        with invalid_requests():
             self.noise_stddev = positive_finite("noise_stddev", noise_stddev)
             self.threshold = positive_finite("threshold", threshold)
             self.every = whole_number("every", every, 1, _MOST)
             self.counts = whole_number("counts", counts, 1, _MOST)
-        except InvalidInput as error:
-            raise InvalidRequest(str(error)) from error
         if self.noise_stddev > _LARGEST:
             raise InvalidRequest(f"noise_stddev is {noise_stddev}; it must be at most {_LARGEST}")
         self.run, self.users = run, read_users(users)
-        self._norm = root_up(Fraction(self.counts))
+        self.charged_norm = root_up(Fraction(self.counts))
         self.counted: list[tuple[int, float]] = []
         self._normals = ExactNormals(not_private_generator)
         self._pays = self._charge(turnstile, dataset)
@@ -104,25 +97,24 @@ class PrivateStop:
             run = turnstile.run(dataset, self.run, released=-1)
         except RunIsClosed:
             return None
-        norm, stddev = self._norm, self.noise_stddev
-        norms = np.full(len(self.users), norm)
+        norms = np.full(len(self.users), self.charged_norm)
         try:
             if any(policy.per_user_order is True for policy in (run.policy, *run.outer)):
                 raise InvalidRequest(
                     f"dataset {dataset!r} binds each user to a Rényi order with its first charge: "
                     "use gdp or zcdp, or give orders to create_dataset"
                 )
-            charged = run.charge(self.users, norms, noise_stddev=stddev, clip_norm=norm)
+            charged = run.charge(
+                self.users, norms, noise_stddev=self.noise_stddev, clip_norm=self.charged_norm
+            )
         except InvalidRequest:  # nothing was charged, and the budget is free for another run
             run.close()
             raise
         run.close()
-        return np.asarray(charged.granted >= norm)
+        return np.asarray(charged.granted >= self.charged_norm)
 
     def ends_after(self, step: int, admitted: NDArray[np.bool_]) -> bool:
-        """Count users after a step, if a count is due; return whether the training ends.
-
-        Each count is made once, also if the object is used for several trainings.
+        """Count users after a step, if a count is due and not made yet; return whether to end.
 
         Args:
             step: of the training.
@@ -139,16 +131,10 @@ class PrivateStop:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """Return what is public, for statements: values that JSON has.
+        """Return the public settings for statements, as values that JSON has.
 
         Every user was charged one Gaussian step of ``charged_norm`` and this noise for all counts
         together, each of which a user changes by at most 1.
         """
-        return {
-            "run": self.run,
-            "threshold": self.threshold,
-            "noise_stddev": self.noise_stddev,
-            "every": self.every,
-            "counts": self.counts,
-            "charged_norm": self._norm,
-        }
+        names = "run", "threshold", "noise_stddev", "every", "counts", "charged_norm"
+        return {name: getattr(self, name) for name in names}

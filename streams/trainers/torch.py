@@ -18,8 +18,7 @@ data are releases that are not charged: do not publish them.
 
 The contribution of a user must not depend on which other users were drawn:
 
-- **One example's gradient is computed beside several sets of others**, by ``check``, before the
-  first step (``streams.trainers.independence``).
+- **One example's gradient is compared beside several sets of others**, by ``check``.
 - **Every batch has the same number of examples.** The drawn users' examples are filled up with
   copies, whose gradients are dropped; more of them come in several batches. Libraries round the
   gradient of an example differently in a batch of another size.
@@ -41,7 +40,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
@@ -57,6 +56,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from accounting import MEASURES, PoissonGaussian
 from accounting.exact.errors import quoted
+from accounting.exact.validation import positive_finite, whole_number
 from streams.operations.statement import statement_of
 from streams.records import Measure, Policy, Reason
 from streams.sdk.client import Turnstile
@@ -74,27 +74,21 @@ from streams.trainers.steps import Levels, PrivateSteps
 
 _CONTENT: Final = "content"
 _MULTIPLE: Final = 8  # batch sizes are multiples of this
+_MOST: Final = 2**31
 
 _OTHERWISE: Final = {
-    "accountant": "the dataset's measure says how losses add up: give measure to PrivacyEngine; "
-    "get_epsilon(delta) and statement() return what is guaranteed",
+    "accountant": "give measure to PrivacyEngine; get_epsilon(delta) returns the guarantee",
     "clipping": "gradients are clipped as a whole: leave it out",
     "criterion": "call your criterion on the module's output",
     "grad_sample_mode": "factors of gradients are used where they suffice: leave it out",
-    "n_epochs": "give epochs",
-    "noise_generator": "noise is drawn from the operating system; give not_private_generator in "
-    "tests only",
-    "get_compatible_module": "use opacus.validators.ModuleValidator.fix before make_private",
+    "noise_generator": "give not_private_generator, in tests only",
     "is_compatible": "make_private raises an error that says what is not compatible",
     "load_checkpoint": "use streams.trainers.torch.restore",
     "poisson_sampling": "users are always drawn by Poisson sampling, which the charge is for",
-    "rand_on_empty": "every batch has the same size, also without users: leave it out",
     "save_checkpoint": "use streams.trainers.torch.save, which also keeps the released step",
     "secure_mode": "noise is always exact, from the operating system: leave it out",
-    "user_ids": "give users",
-    "wrap_model": "the module is always wrapped: use the one that is returned",
 }
-"""Names that Opacus and earlier versions have, with a hint for each."""
+"""Arguments and methods of Opacus, with a hint for each."""
 
 
 class PrivacyEngine:
@@ -122,12 +116,11 @@ class PrivacyEngine:
         measure: Measure = "steps",
         **others: Any,
     ) -> None:
-        for name in others:
-            raise _unknown(name)
+        _refuse(others)
         self._turnstile, self._dataset, self._name = turnstile, dataset, run
         self._measure: Measure = measure
         self._training: _Training | None = None
-        self._is_checked = False
+        self._independence = "not checked"  # of an example's gradient from the others
 
     def __getattr__(self, name: str) -> Any:
         """Raise the error that says what to use instead of what Opacus has."""
@@ -254,26 +247,24 @@ class PrivacyEngine:
 
         Raises:
             Unusable: nothing was made private yet.
-            InvalidRequest: the gradient depends on the others, or is not the loss's gradient; the
-                error names the usual causes. No user was charged.
+            InvalidRequest: the gradient depends on the others, or is not the loss's gradient. No
+                user was charged.
         """
         made = self._made()
         check_mode(made.module)
         collate = made.drawn.source.collate_fn
         check_independence(made.module, made.optimizer.params, loss_of, collate, examples)
-        self._is_checked = True
+        self._independence = "checked"
 
     def _check_step(self) -> None:
         """Check before a step is charged that its gradients can be computed by example."""
-        made = self._made()
-        if not (self._is_checked or made.drawn.settings.examples_are_independent):
+        if self._independence == "not checked":
             raise InvalidRequest(
                 "whether the gradient of an example depends on the others was not checked: call "
-                "engine.check(loss_of, examples) with public or made-up examples before the first "
-                "step. If you know that it does not depend on them, pass "
-                "examples_are_independent=True to make_private, which the statement then says"
+                "engine.check(loss_of, examples) with public or made-up examples, or pass "
+                "examples_are_independent=True, which the statement then says"
             )
-        check_mode(made.module)
+        check_mode(self._made().module)
 
     def get_epsilon(self, delta: float) -> float:
         """Return the epsilon that the dataset's budget guarantees to every user, rounded up.
@@ -302,15 +293,9 @@ class PrivacyEngine:
             raise InvalidRequest("make_private knows no delta: give it to statement")
         drawn = made.drawn
         stated = statement_of(made.policies, delta)
-        declared = drawn.settings.examples_are_independent
-        independence = "checked" if self._is_checked else "declared" if declared else "not checked"
         stated.assumed.append(
-            "the gradient of an example does not depend on the other examples of its batch: "
-            + {
-                "checked": "compared on examples of no user before the first step",
-                "declared": "declared, not checked",
-                "not checked": "not checked",
-            }[independence]
+            "the gradient of an example does not depend on the other examples of its batch "
+            f"({self._independence}; a check compares examples of no user before the first step)"
         )
         stated.covered.insert(0, "the model after every step")
         stop = drawn.settings.stop
@@ -320,7 +305,7 @@ class PrivacyEngine:
             "text": stated.text(f"Training {self._name!r}"),
             **asdict(stated),
             "run": self._name,
-            "independence": independence,
+            "independence": self._independence,
             "steps": made.private.step,
             "planned_steps": drawn.steps,
             "private_stop": None if stop is None else stop.stated,
@@ -351,27 +336,24 @@ class PrivacyEngine:
 
     def _create(self, drawn: _Draws, planned: int, epsilon: float, delta: float) -> None:
         rate = max(map(drawn.rate, range(planned))) if callable(drawn.rate) else drawn.rate
+        counted: dict[str, Any] = {}
         if self._measure == "steps":
-            noise = counted_noise(epsilon, delta, rate, planned)
-            self._service().create_dataset(
-                self._dataset,
-                measure="steps",
-                epsilon=epsilon,
-                delta=delta,
-                sampling_rate=rate,
-                noise_multiplier=noise,
-                odometer_step=planned,  # each step would raise all odometers alike
-            )
-            return
-        with invalid_requests():
-            mechanism = PoissonGaussian(1.0, rate)
-        if self._measure not in MEASURES or not MEASURES[self._measure].covers_by_table(mechanism):
-            raise InvalidRequest(
-                f"measure is {self._measure!r}, which does not charge steps at sampling rate "
-                f"{rate:.6g}: use 'steps' or 'renyi', or 'gdp' without sampling"
-            )
+            counted = {
+                "sampling_rate": rate,
+                "noise_multiplier": counted_noise(epsilon, delta, rate, planned),
+                "odometer_step": planned,  # each step would raise all odometers alike
+            }
+        else:
+            with invalid_requests():
+                mechanism = PoissonGaussian(1.0, rate)
+            known = MEASURES.get(self._measure)
+            if known is None or not known.covers_by_table(mechanism):
+                raise InvalidRequest(
+                    f"measure is {self._measure!r}, which does not charge steps at sampling rate "
+                    f"{rate:.6g}: use 'steps' or 'renyi', or 'gdp' without sampling"
+                )
         self._service().create_dataset(
-            self._dataset, measure=self._measure, epsilon=epsilon, delta=delta
+            self._dataset, measure=self._measure, epsilon=epsilon, delta=delta, **counted
         )
 
     def _make(
@@ -432,6 +414,8 @@ class PrivacyEngine:
             noise_multiplier=noise,
             max_grad_norm=max_grad_norm,
         )
+        if settings.examples_are_independent:
+            self._independence = "declared"
         self._training = _Training(
             policies, private, drawn, noise, max_grad_norm, delta, wrapped, made
         )
@@ -477,16 +461,15 @@ class Settings(NamedTuple):
     not_private_generator: np.random.Generator | None = None
 
 
-def _unknown(name: str) -> Exception:
-    if name in _OTHERWISE:
-        return InvalidRequest(f"{name} is not an argument here: {_OTHERWISE[name]}")
-    return TypeError(f"{name} is not an argument of PrivacyEngine or of its methods")
+def _refuse(names: Iterable[str]) -> None:
+    for name in names:
+        if name in _OTHERWISE:
+            raise InvalidRequest(f"{name} is not an argument here: {_OTHERWISE[name]}")
+        raise TypeError(f"{name} is not an argument of PrivacyEngine or of its methods")
 
 
 def _read(settings: dict[str, Any]) -> Settings:
-    for name in settings:
-        if name not in Settings._fields:
-            raise _unknown(name)
+    _refuse(settings.keys() - set(Settings._fields))
     people = settings.get("population")
     if not isinstance(people, int | float | np.number) or not 0 < people < math.inf:
         raise InvalidRequest(
@@ -499,9 +482,9 @@ def _read(settings: dict[str, Any]) -> Settings:
         raise InvalidRequest(
             f"loss_reduction is {quoted(made.loss_reduction)}; it must be 'mean' or 'sum'"
         )
-    size = made.max_physical_batch_size
-    if size is not None and size < 1:
-        raise InvalidRequest(f"max_physical_batch_size is {quoted(size)}; it must be at least 1")
+    if made.max_physical_batch_size is not None:
+        with invalid_requests():
+            whole_number("max_physical_batch_size", made.max_physical_batch_size, 1, _MOST)
     return made
 
 
@@ -555,23 +538,15 @@ class _Draws(NamedTuple):
         if callable(rate):
             if steps is None:
                 raise InvalidRequest("with a schedule of sampling_rate give steps, not epochs")
-            schedule = rate
+            schedule, a_pass = rate, steps
             expected: Schedule = lambda step: schedule(step) * people  # noqa: E731
-            return cls(
-                source, examples, users is None, rate, expected, steps, steps, settings, ranks
-            )
-        if not 0.0 < rate <= 1.0:
+        elif not 0.0 < rate <= 1.0:
             raise InvalidRequest(f"sampling_rate is {quoted(rate)}; it must be above 0, at most 1")
-        a_pass = round(1.0 / rate)
+        else:
+            a_pass, expected = steps or round(1.0 / rate), rate * people
         if epochs is not None:
-            if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-                raise InvalidRequest(
-                    f"epochs is {quoted(epochs)}; it must be a whole number, at least 1"
-                )
-            steps = epochs * a_pass
-        elif steps is not None:
-            a_pass = steps
-        expected = rate * people
+            with invalid_requests():
+                steps = whole_number("epochs", epochs, 1, _MOST) * a_pass
         return cls(source, examples, users is None, rate, expected, a_pass, steps, settings, ranks)
 
 
@@ -589,15 +564,8 @@ class _Training(NamedTuple):
 def _check_model(
     module: torch.nn.Module, optimizer: torch.optim.Optimizer, max_grad_norm: Any
 ) -> None:
-    if isinstance(max_grad_norm, list | tuple):
-        raise InvalidRequest(
-            f"max_grad_norm is {quoted(max_grad_norm)}, but a user's gradient is clipped as a "
-            "whole: give max_grad_norm as one number, not one per layer"
-        )
-    if not isinstance(max_grad_norm, int | float | np.number) or not 0 < max_grad_norm < math.inf:
-        raise InvalidRequest(
-            f"max_grad_norm is {quoted(max_grad_norm)}; it must be finite and positive"
-        )
+    with invalid_requests():
+        positive_finite("max_grad_norm", max_grad_norm)
     if isinstance(optimizer, DPOptimizer) or isinstance(module, GradSampleModule):
         raise InvalidRequest("module or optimizer was made private before: pass the original ones")
     if isinstance(module, DistributedDataParallel | FullyShardedDataParallel):
@@ -624,35 +592,26 @@ class IndividualDPOptimizer(DPOptimizer):
         noise_multiplier: Schedule | None,
         max_grad_norm: float,
     ) -> None:
-        super().__init__(optimizer, noise_multiplier=0.0, max_grad_norm=0.0, expected_batch_size=1)
-        self._loader, self._one_each = loader, one_each
-        self._noise, self._clip_norm = noise_multiplier, max_grad_norm
-        self.private = private
+        super().__init__(
+            optimizer, noise_multiplier=0.0, max_grad_norm=max_grad_norm, expected_batch_size=1
+        )
+        self._loader, self._one_each, self._noise = loader, one_each, noise_multiplier
+        self.private = private  # from now on both are read-only
 
     @property
     def noise_multiplier(self) -> float | None:
         """Return the next step's noise over the clip norm; None for a schedule on several ranks."""
         return self._noise(self.private.step) if callable(self._noise) else self._noise
 
-    @noise_multiplier.setter
-    def noise_multiplier(self, value: float) -> None:
-        self._refuse("noise_multiplier", "may be a schedule, a function of the step")
-
-    @property
-    def max_grad_norm(self) -> float:
-        """Return the norm that users' gradients are clipped to at most."""
-        return self._clip_norm
-
-    @max_grad_norm.setter
-    def max_grad_norm(self, value: float) -> None:
-        self._refuse("max_grad_norm", "is one number for the training")
-
-    def _refuse(self, name: str, form: str) -> None:
-        if hasattr(self, "private"):  # Opacus's constructor sets both
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse to change what users are charged for, as Opacus's schedulers do."""
+        if name in ("noise_multiplier", "max_grad_norm") and hasattr(self, "private"):
             raise InvalidRequest(
-                f"{name} is what users are charged for, and cannot be set afterwards, nor by "
-                f"Opacus's schedulers: give {name} to make_private, where it {form}"
+                f"{name} is what users are charged for, and cannot be set afterwards: give it to "
+                "make_private, where noise_multiplier may be a function of the step"
             )
+        if name != "noise_multiplier":  # which Opacus's constructor sets
+            super().__setattr__(name, value)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -689,18 +648,10 @@ class IndividualDPOptimizer(DPOptimizer):
 
     def _parts(self, count: int) -> list[Any]:
         """Return the gradients of the first examples of the batch, one part per parameter."""
-        parameters, samples, size = self.params, self.grad_samples, self._loader.batch_size
-        for parameter, sample in zip(parameters, samples, strict=True):
-            if len(sample) != size:
-                raise InvalidRequest(
-                    f"a parameter of shape {tuple(parameter.shape)} has {len(sample)} gradients, "
-                    f"but the batch has {size} examples: compute the loss of a batch once, call "
-                    "zero_grad before it, and give every layer one row per example. Some models "
-                    "share position_ids between examples: add them to each example"
-                )
+        size, as_factors = self._loader.batch_size, self._one_each
         return [
-            part_of(parameter, sample, count, as_factors=self._one_each)
-            for parameter, sample in zip(parameters, samples, strict=True)
+            part_of(f"parameter {place}", one, sample, size, count, as_factors=as_factors)
+            for place, (one, sample) in enumerate(zip(self.params, self.grad_samples, strict=True))
         ]
 
 
