@@ -561,6 +561,7 @@ def test_an_answerer_exits_without_an_error_when_its_output_is_closed(
         assert process.stderr is not None
         process.stdout.close()  # as `head` does, and before there is anything to write
         assert process.wait(HANGS_AFTER) == 0
-        assert process.stderr.read() == ""
+        report = "after the last window" if reads == "file" else ""
+        assert all(report and report in line for line in process.stderr.read().splitlines()[1:])
     # It was published before it was printed, and another start goes on behind it.
     assert list(answers_of(shared, name, ring="")) == [0]

@@ -98,9 +98,12 @@ WRONG: dict[str, tuple[Callable[[Kept], list[Record]], str]] = {
     ),
     "another topic": (
         lambda kept: written(replace(kept, topic=b"another topic!!!")),
-        "the snapshot is of the topic with id",
+        "the state in the snapshot belongs to the topic with id",
     ),
-    "another P": (lambda kept: written(replace(kept, partitions=5)), "is of 5 partitions"),
+    "another P": (
+        lambda kept: written(replace(kept, partitions=5)),
+        "users were charged in 5 partitions",
+    ),
     "beyond the end": (lambda kept: written(replace(kept, next=13)), "beyond the end of the log"),
     "another record": (
         lambda kept: written(Forked(next=10, topic=kept.topic)),

@@ -39,7 +39,8 @@ def test_what_is_read_is_what_was_written_last_of_this_partition(run):
         await write(topic, second, await topic.read(with_contents=False))
         read = await topic.read(with_contents=True)
         assert (read.manifest.next, read.pages) == (12, second.packed)
-        assert (read.changes, read.outbox) == (list(second.moment.changes), dict(second.outbox))
+        moment = second.moment
+        assert (read.changes, read.outbox) == (list(moment.changes), dict(moment.outbox))
         assert await other.read(with_contents=True) is None
         await topic.stop()
 
