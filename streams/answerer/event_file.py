@@ -13,7 +13,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -25,12 +25,12 @@ from streams.answerer.queries import Label, QueryFile, UnusableQueries
 FILE_SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
 _MARK: Final = b"\xef\xbb\xbf"  # spreadsheets write it before UTF-8
 _DELIMITERS: Final = (",", ";", "\t", "|")
-_MOST_LINES: Final = 256
-"""Lines of one CSV record: a quote that is never closed must not swallow the rows of others."""
+_END: Final = "\0"  # a line after the last one: it is a record of its own if all quotes are closed
 _REMEDIES: Final = {
     SkipReason.NO_EVENT: "each row must be UTF-8, with as many cells as the header, or a JSON "
     "object without NaN",
-    SkipReason.NO_USER: 'ids must be as `users` under [input] says: "integer" needs 12, not 12.0',
+    SkipReason.NO_USER: 'ids must be as `users` under [input] says: "integer" needs 12, not 12.0; '
+    "text needs 1 to 256 characters, and does not begin with erased:",
     SkipReason.NO_TIME: "times must be as `time_unit` under [input] says: ISO 8601 is "
     "2026-01-31T09:30:00",
     SkipReason.INCOMPLETE: "numbers must be written like 1234.5, not 1.234,5, and not be empty",
@@ -106,8 +106,11 @@ class EventFile:
 
     @property
     def needs_acceptance(self) -> bool:
-        """Return whether rows cannot be read. Rows before the start or after the end can be."""
-        return bool(self.skipped.keys() & _REMEDIES.keys() or self._absent)
+        """Return whether rows cannot be read. Rows before the start or after the end can be.
+
+        That no row has a column is reported alone: one row with it would change whether to ask.
+        """
+        return bool(self.skipped.keys() & _REMEDIES.keys())
 
     @property
     def _absent(self) -> list[str]:
@@ -121,9 +124,7 @@ class EventFile:
         """
         if not self.skipped and not self._absent:
             return ""
-        lines = [
-            f"{self._path} has {self._rows:,} rows. Of these do not count, or not for every query:"
-        ]
+        lines = [f"{self._path} has {self._rows:,} rows. These do not count for all queries:"]
         for why, first in sorted(self._first.items()):
             only = {why: self.skipped[why]}
             text = f"  {skipped_text(only, self.incomplete)}; the first is row {first:,}"
@@ -143,12 +144,11 @@ class EventFile:
                 )
 
     def _csv(self, data: bytes) -> Iterator[tuple[int, Row]]:
-        lines = [_text(line) for line in data.removeprefix(_MARK).splitlines(keepends=True)]
+        split = data.removeprefix(_MARK).splitlines(keepends=True)
+        lines = [line.decode(errors="surrogateescape") for line in split]
         if not lines:
             raise self._fault("the file is empty; its first line must have the names of columns")
         headers = {mark: next(_records(lines, mark), (1, None))[1] or [] for mark in _DELIMITERS}
-        if lines[0] is None or "\0" in lines[0]:
-            raise self._fault("its first line is not UTF-8: save the file as CSV in UTF-8")
         wanted = set(self._wanted)
         delimiter = max(
             headers, key=lambda mark: (len(wanted.intersection(headers[mark])), len(headers[mark]))
@@ -156,13 +156,17 @@ class EventFile:
         names = headers[delimiter]
         self._check_names(names)
         places = {name: names.index(name) for name in self._wanted}
+        csv.field_size_limit(max(csv.field_size_limit(), len(data)))
         records = _records(lines, delimiter)
         next(records)
-        for number, cells in records:
-            if cells is None or len(cells) != len(names):
-                yield number, None
-            else:
-                yield number, {name: cells[place] for name, place in places.items()}
+        try:
+            for number, cells in records:
+                if cells is None or len(cells) != len(names):
+                    yield number, None
+                else:
+                    yield number, {name: cells[place] for name, place in places.items()}
+        except csv.Error as error:
+            raise self._fault(f"{error}: write each quote in a cell twice") from error
 
     def _json_lines(self, data: bytes) -> Iterator[tuple[int, Row]]:
         for number, line in enumerate(data.removeprefix(_MARK).split(b"\n"), start=1):
@@ -204,31 +208,27 @@ class EventFile:
             raise self._fault(str(error)) from error
 
 
-def _text(line: bytes) -> str | None:
-    try:
-        return line.decode()
-    except UnicodeDecodeError:
-        return None
+def _records(lines: list[str], delimiter: str) -> Iterator[tuple[int, list[str] | None]]:
+    """Yield the first line and the cells of each record; None for a record that cannot be read.
 
+    One reader parses all lines. To begin again after a fault would let the rest of a quoted cell
+    count as records of other users.
 
-def _records(lines: list[str | None], delimiter: str) -> Iterator[tuple[int, list[str] | None]]:
-    """Yield the line and the cells of each record; None for a line that cannot be read.
-
-    After a fault, the next line is read as a new record, so that a fault costs one line.
+    Raises:
+        csv.Error: a quote is never closed, so where the records end is not known.
     """
-    at = 0
-    while at < len(lines):
-        line = lines[at]
-        most = 1 if line is None or '"' not in line else _MOST_LINES
-        following = takewhile(lambda line: line is not None, lines[at : at + most])
-        reader = csv.reader(following, delimiter=delimiter, strict=True)  # type: ignore[arg-type]
-        try:
-            cells = next(reader, None)
-        except csv.Error:
-            cells = None
-        if cells is None or any(cells):
-            yield at + 1, cells
-        at += 1 if cells is None else reader.line_num
+    reader, first = csv.reader(chain(lines, [_END]), delimiter=delimiter), 1
+    for cells in reader:
+        if reader.line_num > len(lines):
+            if cells != [_END]:
+                raise csv.Error(f"row {first:,} opens a quote that is never closed")
+        elif any(cells):
+            try:
+                "".join(cells).encode()
+                yield first, cells
+            except UnicodeEncodeError:  # what is not UTF-8 was decoded as lone surrogates
+                yield first, None
+        first = reader.line_num + 1
 
 
 _TEXT: Final = ("is_string", "is_large_string")

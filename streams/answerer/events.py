@@ -19,6 +19,7 @@ import msgspec
 from accounting.exact.errors import quoted
 from streams.answerer.queries import Source
 from streams.records import User
+from streams.records.codec import first_reserved
 from streams.records.users import normal_form
 
 _LONGEST_ID: Final = 256
@@ -112,6 +113,8 @@ class EventReader:
         except UnicodeEncodeError:
             return None
         name = normal_form(value)
+        if first_reserved([name]) is not None:  # the charge of the window would be rejected
+            return None
         return name if 1 <= len(name) <= _LONGEST_ID else None
 
     def _time(self, value: Any) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pyarrow import parquet
 
 from streams.answerer.answering import Answering, answer_file
 from streams.answerer.event_file import EventFile
-from streams.answerer.events import SkipReason, number_of
+from streams.answerer.events import EventReader, SkipReason, number_of
 from streams.answerer.queries import UnusableQueries
 from tests.doubles.memory_journal import MemoryJournal
 from tests.unit.answerer.asking import END, FILE, asked_of
@@ -135,14 +136,16 @@ def test_table_without_a_column_of_the_queries_is_rejected(
     assert repr(column) in str(caught.value)
 
 
-def test_events_of_json_lines_may_lack_a_column_but_not_all_of_them(tmp_path: Path) -> None:
+def test_a_column_that_no_json_line_has_is_reported_and_needs_no_acceptance(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     some = [{key: row[key] for key in ("u", "t")} for row in ROWS]
     jsonl_file(path, [*some, ROWS[0]])
     file = EventFile(path, QUESTIONS)
     assert (len(file.events), file.needs_acceptance) == (len(ROWS) + 1, False)
     jsonl_file(path, some)
-    assert EventFile(path, QUESTIONS).needs_acceptance
+    file = EventFile(path, QUESTIONS)
+    assert "no row has a column 'x'" in file.report()
+    assert not file.needs_acceptance  # one row with it, of one user, would change the exit code
 
 
 @pytest.mark.parametrize(
@@ -206,11 +209,14 @@ BAD_CELLS = {
     "no number": (b"9,1970-01-01,nan,a,1\n", LACKS),
     "too large a number": (b"9,1970-01-01,1e999,a,1\n", LACKS),
     "not UTF-8": ("9,1970-01-01,1,ä,1\n".encode("latin-1"), NONE),
+    "not UTF-8 in a cell of rows": (
+        '9,1970-01-01,1,"ä\n8,1970-01-01,1,a,1\n",1\n'.encode("latin-1"),
+        NONE,
+    ),
+    "a cell of 300 rows": (b'9,1970-01-01,1,"' + b"8,1970-01-01,1,a,1\n" * 300 + b'",1,1\n', NONE),
     "too few cells": (b"9,1970-01-01,1,a\n", NONE),
     "too many cells": (b"9,1970-01-01,1,a,1,1\n", NONE),
-    "a huge cell": (b"9,1970-01-01,1," + b"a" * 200_000 + b",1\n", NONE),
-    "a quote that is never closed": (b'9,1970-01-01,1,"a,1\n', NONE),
-    "text after a quote": (b'9,1970-01-01,1,"a"b,1\n', NONE),
+    "a huge cell of too many": (b"9,1970-01-01,1," + b"a" * 200_000 + b",1,1\n", NONE),
     "before the start": (b"9,1969-12-31,1,a,1\n", SkipReason.BEFORE),
     "after the end": (b"9,9999-12-31,1,a,1\n", SkipReason.AHEAD),
 }
@@ -227,6 +233,19 @@ def test_a_cell_of_one_user_costs_the_row_and_nothing_else(
     assert sum(one.user == 1 for one in file.events) == 1002
     assert file.needs_acceptance is (why not in (SkipReason.BEFORE, SkipReason.AHEAD))
     assert f"{why}: 1" in file.report()
+
+
+def test_open_quote_is_refused_because_rows_of_others_may_follow_it(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_bytes(b"u,t,x,c,n\n" + GOOD + b'9,1970-01-01,1,"a,1\n' + GOOD)
+    with pytest.raises(UnusableQueries, match="row 3"):
+        EventFile(path, QUESTIONS)
+
+
+def test_reserved_id_costs_its_row() -> None:
+    source = replace(QUESTIONS.source, integers=False)
+    row = {"u": "erased:x", "t": "1970-01-01", "x": 1.0}
+    assert EventReader(source).event_of(row) is NO_USER
 
 
 BAD_LINES = {
