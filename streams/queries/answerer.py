@@ -230,9 +230,13 @@ class QueryAnswerer:
         contribution belongs to the first user, whatever the labels.
 
         Args:
-            users: n distinct ids.
+            users: n distinct ids. An invalid id (of another kind than the dataset's, longer than
+                256 characters, or beginning with ``erased:``) refuses the query for all users. That
+                tells that it is there, so leave out such ids first (docs/query/python.md).
             contributions: (n,) or (n, d), each user's part of the sum. The columns of a frame are
-                coordinates. NaN counts as 0, and a number beyond 2**400, as infinity, as 2**400.
+                coordinates. A missing value (NaN, None, NA) counts as 0, and a number beyond
+                2**400, as infinity, as 2**400. In a list, text, a ``Decimal``, a truth value, or a
+                vector of another length refuses the query for all users: convert each first.
             dimension: d, if contributions are vectors. An answer then has this length also if there
                 are no users.
 
@@ -442,7 +446,7 @@ def read_contributions(
     """Return each user's part of a sum: numbers (n,), or vectors (n, dimension).
 
     The columns of a frame are coordinates, in their order. A number that cannot be added up is
-    replaced: a refusal would tell that there is a user with such a number.
+    replaced, and a missing one is 0: a refusal would tell that there is a user with such a number.
 
     Raises:
         InvalidRequest: anything else.

@@ -2,12 +2,13 @@
 
 Everything is read by position, never by label: the first norm belongs to the first user, whatever
 the index of a pandas object says. Lists, tuples, arrays, the columns of pandas, polars and Arrow,
-and tensors are accepted. Nothing is coerced: floats are rejected as ids, text and truth values as
-numbers, and missing values (None, NA, NaN) as both.
+and tensors are accepted. Floats are rejected as ids, text and truth values as numbers. Missing
+values (None, NA, NaN) are rejected as ids and norms; contributions and features may be missing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -85,16 +86,23 @@ def read_numbers(argument: str, values: object) -> tuple[NDArray[np.float64], np
 
 
 def read_rows(argument: str, values: Any) -> NDArray[np.float64]:
-    """Return numbers as ``read_numbers`` does, or the columns of a pandas or polars frame, in
-    order.
+    """Return numbers, vectors, or the columns of a pandas or polars frame in order, as float64.
+
+    Unlike in ``read_numbers``, no size of a number and no missing number is an error, which would
+    tell that a user has it: see ``nearest_float``.
 
     Raises:
-        InvalidRequest: as ``read_numbers``.
+        InvalidRequest: an element is no number, or the container has no order.
     """
     kind = type(values)
     columns: list[Any]
     if not _is_frame(values):
-        return read_numbers(argument, values)[0]
+        elements = elements_of(argument, values)
+        if isinstance(elements, list):
+            elements = _array_of(argument, [_nearest_row(argument, row) for row in elements])
+        if elements.dtype.kind in "iu":
+            elements = elements.astype(np.float64)
+        return read_numbers(argument, elements)[0]
     if hasattr(kind, "get_columns"):
         columns = list(values.get_columns())
     elif hasattr(kind, "items"):  # by position: labels may appear twice
@@ -105,7 +113,24 @@ def read_rows(argument: str, values: Any) -> NDArray[np.float64]:
         )
     if not columns:
         raise InvalidRequest(f"{argument} has no columns")
-    return np.column_stack([read_numbers(argument, column)[0] for column in columns])
+    return np.column_stack([read_rows(argument, column) for column in columns])
+
+
+def nearest_float(value: Any) -> Any:
+    """Return a number's nearest float, or infinity; NaN for a missing value; else the value."""
+    try:
+        if _is_number(type(value)):
+            return float(value)
+    except OverflowError:  # an int
+        return math.inf if value > 0 else -math.inf
+    return math.nan if _is_missing(value) else value
+
+
+def _nearest_row(argument: str, row: Any) -> Any:
+    if isinstance(row, list | tuple):
+        return [nearest_float(value) for value in row]
+    is_vector = hasattr(row, "__array__") and not isinstance(row, np.generic)
+    return read_rows(argument, row) if is_vector else nearest_float(row)
 
 
 def read_norms(
@@ -328,10 +353,14 @@ def _is_number(kind: type) -> bool:
     return issubclass(kind, int | float | np.integer | np.floating) and kind is not bool
 
 
+def _is_missing(value: object) -> bool:
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
 def _fault(value: object) -> str:
     """Say what is wrong with a value, as the middle of a sentence that names what is allowed."""
     kind = type(value).__name__
-    if value is None or kind in ("NAType", "NaTType") or (kind == "float" and value != value):
+    if _is_missing(value) or (kind == "float" and value != value):
         return "is missing, so leave that row out, of users and numbers alike: it must be"
     return f"is a {kind}, not"
 

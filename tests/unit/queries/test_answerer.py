@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -19,7 +20,7 @@ from accounting import MEASURES
 from accounting.exact.units import from_units_down
 from accounting.release import ExactNoise
 from streams import Turnstile
-from streams.queries.answerer import QueryAnswerer
+from streams.queries.answerer import QueryAnswerer, read_contributions
 from streams.sdk.errors import DecisionTimeout, InvalidRequest, ReleasedTwice
 from streams.sdk.run import Run
 from tests.unit.sdk.partitions import in_memory_run
@@ -327,18 +328,54 @@ def test_noise_without_a_grid_is_refused(stddev: float) -> None:
         QueryAnswerer(run_of(1.0), noise_stddev=stddev)
 
 
-def test_nan_counts_as_zero_for_its_user_alone() -> None:
-    with silence():
-        answerer = QueryAnswerer(run_of(1.0), noise_stddev=1.0)
-    assert answerer.answer(["a", "b"], [math.nan, 0.5]).value == 0.5
-
-
 @pytest.mark.parametrize("size", [1e200, 1.7e308, math.inf])
 def test_number_too_large_for_any_budget_halts_its_user_alone(size: float) -> None:
     with silence():
         answerer = QueryAnswerer(run_of(1.0), noise_stddev=1.0)
     answered = answerer.answer(["a", "b"], [[size, -size], [0.5, 0.25]], dimension=2)
     np.testing.assert_array_equal(answered.value, [0.5, 0.25])
+
+
+@pytest.mark.parametrize("whole", [2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**400, -(10**400)])
+@pytest.mark.parametrize("others", [[0.5, 0.25], [1, 0]])
+@pytest.mark.parametrize(
+    "column",
+    [list, lambda values: pd.Series(values, dtype=object), lambda values: pd.Series(values)],
+)
+def test_whole_number_beyond_float64_halts_its_user_alone(
+    whole: int, others: list[float], column: Callable[[list[float]], Any]
+) -> None:
+    with silence():
+        answerer = QueryAnswerer(run_of(1.0), noise_stddev=1.0)
+    answered = answerer.answer(["a", "b", "c"], column([*others, whole]))
+    assert answered.value == sum(others)
+    assert answerer.last_charge is not None
+    assert answerer.last_charge.decision.granted[-1] == 0.0
+
+
+def test_whole_numbers_become_the_nearest_float() -> None:
+    columns: list[Any] = [
+        [1.0, 2**53 + 1],
+        [1, 2**53 + 1],
+        np.array([1, 2**53 + 1]),
+        np.array([1, 2**53 + 1], dtype=np.uint64),
+        pl.Series([1, 2**53 + 1]),
+    ]
+    for column in columns:
+        assert read_contributions(column, 2, None).tolist() == [1.0, 2.0**53]
+    for vectors in ([[1.0], (2**53 + 1,)], [np.array([1]), np.array([2**53 + 1])]):
+        assert read_contributions(vectors, 2, 1).tolist() == [[1.0], [2.0**53]]
+    frame = pd.DataFrame({"x": [0.5, 1.0], "y": [10**400, None]})
+    assert read_contributions(frame, 2, 2).tolist() == [[0.5, 2.0**400], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize("missing", [None, pd.NA, pd.NaT, math.nan])
+def test_missing_contribution_counts_as_zero_for_its_user_alone(missing: object) -> None:
+    with silence():
+        answerer = QueryAnswerer(run_of(1.0), noise_stddev=1.0)
+    assert answerer.answer(["a", "b"], [missing, 0.5]).value == 0.5
+    vectors = [[missing, 0.25], [0.5, 0.5]]
+    assert answerer.answer(["a", "b"], vectors, dimension=2).value.tolist() == [0.5, 0.75]
 
 
 @pytest.mark.slow

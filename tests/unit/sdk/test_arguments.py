@@ -201,14 +201,9 @@ NO_NUMBERS: dict[str, Callable[[], Any]] = {
     "pandas bools": lambda: pd.Series([True, False]),
     "polars bools": lambda: pl.Series([True, False]),
     "complex": lambda: np.array([1j, 2]),
-    "None": lambda: [1.0, None],
-    "pandas NA": lambda: pd.Series([1.0, pd.NA], dtype=object),
     "Decimal": lambda: [1.0, Decimal(1)],
     "polars Decimal": lambda: pl.Series([Decimal("1.5"), Decimal("2.5")]),
     "long double": lambda: np.array([1, 2], dtype=np.longdouble),
-    "large integers": lambda: np.array([1, 2**53 + 1]),
-    "large integers beside floats": lambda: [0.5, 2**53 + 1],
-    "integers beyond 64 bits": lambda: [1, 2**70 + 1],
     "set": lambda: {1.0, 2.0},
     "a number": lambda: 1.0,
     "masked": lambda: np.ma.array([1.0, 2.0], mask=[False, True]),
@@ -225,6 +220,11 @@ def test_invalid_number_is_rejected(numbers: Callable[[], Any]) -> None:
 
 
 NO_NORMS: dict[str, Callable[[], Any]] = {
+    "None": lambda: [1.0, None],
+    "pandas NA": lambda: pd.Series([1.0, pd.NA], dtype=object),
+    "large integers": lambda: np.array([1, 2**53 + 1]),
+    "large integers beside floats": lambda: [0.5, 2**53 + 1],
+    "integers beyond 64 bits": lambda: [1, 2**70 + 1],
     "NaN": lambda: [1.0, np.nan],
     "infinite": lambda: [1.0, np.inf],
     "negative": lambda: [-1e-300, 1.0],
