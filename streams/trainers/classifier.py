@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting.exact.errors import quoted
-from streams.sdk.arguments import read_rows
+from streams.sdk.arguments import nearest_float, read_rows
 from streams.sdk.errors import InvalidRequest, Unusable
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
@@ -56,6 +56,10 @@ try:
             return tags
 
         def _read(self, rows: object, *, reset: bool) -> NDArray[np.float64]:
+            if reset and isinstance(rows, list | tuple | np.ndarray):
+                array = np.asarray(rows)
+                if array.dtype == object and array.size:  # an int beyond float64 is no error
+                    rows = np.vectorize(nearest_float, otypes=[object])(array)
             return np.asarray(
                 validate_data(
                     self,
@@ -206,9 +210,11 @@ class IndividualDPClassifier(ClassifierBase):
         """Train, charging every step before it is released.
 
         Args:
-            X: (examples, features). An example that is not finite counts as zero.
+            X: (examples, features). An example that is not finite counts as zero. Text, a row of
+                another length, or in a frame an int beyond float64 is an error: convert it first.
             y: (examples,), labels. An example whose label is not in ``classes`` counts as zero.
             users: (examples,), the user of each example; by default each example has its own user.
+                An invalid id is an error: leave it out first (``QueryAnswerer.answer``).
             run: the run to charge, from ``Turnstile.run``. By default it is a run of a dataset in
                 this process, which protects no promise that outlives the process: the same users
                 can be charged elsewhere.

@@ -245,6 +245,16 @@ def test_examples_that_are_not_finite_or_of_no_class_count_as_zero() -> None:
     assert np.array_equal(found.intercept_, expected.intercept_)
 
 
+@pytest.mark.parametrize("large", [10**400, -(10**400)])
+@pytest.mark.parametrize("read", [list, lambda rows: np.array(rows, dtype=object)])
+def test_example_with_a_number_beyond_float64_counts_as_zero(read: Any, large: int) -> None:
+    settings = {"steps": 3, "noise_multiplier": 1.0, "sampling_rate": 0.5, "not_private_seed": 1}
+    rows, users = [[0.5, 1.0], [1.0, 2**64]], ["a", "b", "b"]
+    expected = digits_classifier(**settings).fit(read([*rows, [np.nan, 0]]), [0, 1, 1], users)
+    found = digits_classifier(**settings).fit(read([*rows, [large, 0]]), [0, 1, 1], users)
+    assert np.array_equal(found.coef_, expected.coef_)
+
+
 def test_classes_may_include_labels_without_examples() -> None:
     rows, labels, _, _ = digits()
     few = labels < 3
@@ -277,7 +287,8 @@ def test_scikit_learn_is_not_needed(without_sklearn: Any) -> None:
         model.predict(rows)
     model.set_params(sampling_rate=0.5)
     assert model.get_params()["sampling_rate"] == 0.5
-    model.fit(rows, labels, run=FilterService().open())
+    with_large = [*rows.tolist(), [10**400, 0.0], [None, 0.0]]  # both count as zero
+    model.fit(with_large, [*labels, "left", "left"], run=FilterService().open())
     assert model.score(rows, labels) > 0.9
     for refused in (
         lambda: model.set_params(speed=1),
