@@ -3,12 +3,17 @@
     python continual_training.py                              # a simulated shop, budgets in memory
     python continual_training.py --data CDNOW_master.txt
     python continual_training.py --kafka localhost:9092       # the service of ``turnstile up``
+    python continual_training.py --show-private               # for the operator only
 
 The model predicts which recent customers buy in the next 30 days. A customer has an example in a
 month after buying in the 13 weeks before it. Whether a customer has an example, and which one,
 depends on that customer's purchases alone. A customer is charged in the months with an example, and
 only the norms of that customer's own gradients. Most customers leave long before their budgets are
 spent. A customer with a spent budget is halted, and training goes on.
+
+It prints the models, which are public. Exact counts of customers, and the AUC on customers whose
+examples are not charged, are private: ``--show-private`` prints them, for people who may see the
+data. Publish nothing of them.
 
 It simulates all months in one process, and keeps neither models nor the released step: it is no
 job that runs once a month and survives a crash. ``monthly_pytorch.py`` is one.
@@ -161,19 +166,43 @@ def train(
         yield Refresh(model, granted)
 
 
+def private_row(number: int, month: Month, model: np.ndarray, granted: np.ndarray) -> str:
+    """Return exact numbers about customers: none of them is public.
+
+    Args:
+        number: of the month.
+        month: the examples of the tested customers.
+        model: from before the month.
+        granted: (steps, customers), as in ``Refresh``.
+    """
+    # An AUC needs customers who bought and customers who did not.
+    has_auc = 0 < np.count_nonzero(month.bought) < len(month.users)
+    quality = f"{roc_auc_score(month.bought, month.rows @ model):.3f}" if has_auc else "-"
+    halted = np.count_nonzero(granted[-1] == 0.0)
+    return f"{number:5}  {granted.shape[1]:9,}  {halted:6,}  {quality:>5}"
+
+
 def main() -> None:
-    """Train, and print how well each month's customers are told apart before the month."""
+    """Train, and print the model after each month."""
     parser = argparse.ArgumentParser(description="Train a model again every month.")
     parser.add_argument("--data", type=Path, help="CDNOW_master.txt; default: a simulated shop")
     parser.add_argument("--kafka", help="address of a service; default: budgets in memory")
     parser.add_argument(
         "--seed", type=int, help="of the noise, to repeat a run; then nothing is private"
     )
+    parser.add_argument(
+        "--show-private",
+        action="store_true",
+        help="print exact counts of customers, AUCs and a digest of all decisions instead of the "
+        "models; these are private and must not be published",
+    )
     options = parser.parse_args()
     purchases = load_purchases(options.data) if options.data else simulated_purchases()
     trained, tested = hold_out(months_of(purchases))
     decisions, model = hashlib.sha256(), np.zeros(trained[0].rows.shape[1])
-    print("month  customers  halted   AUC")
+    if options.show_private:
+        print("PRIVATE: do not publish these numbers")
+    print("month  customers  halted    AUC" if options.show_private else "month  model")
     with Turnstile(options.kafka) if options.kafka else Turnstile.in_memory() as turnstile:
         dataset = f"shop-{uuid4().hex[:8]}"
         turnstile.create_dataset(
@@ -183,12 +212,14 @@ def main() -> None:
         generator = None if options.seed is None else np.random.default_rng(options.seed)
         refreshes = train(run, trained, generator)
         for number, (test, refresh) in enumerate(zip(tested, refreshes, strict=True), start=1):
-            quality = roc_auc_score(test.bought, test.rows @ model)
-            halted = np.count_nonzero(refresh.granted[-1] == 0.0)
-            print(f"{number:5}  {refresh.granted.shape[1]:9,}  {halted:6,}  {quality:.3f}")
+            if options.show_private:
+                print(private_row(number, test, model, refresh.granted))
+            else:
+                print(f"{number:5}  {' '.join(f'{weight:6.3f}' for weight in refresh.model)}")
             model = refresh.model
             decisions.update(refresh.granted.tobytes())
-    print(f"all decisions: {decisions.hexdigest()[:16]}")
+    if options.show_private:
+        print(f"all decisions: {decisions.hexdigest()[:16]}")
 
 
 if __name__ == "__main__":
