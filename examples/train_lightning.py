@@ -74,7 +74,8 @@ class PrivateTraining(lightning.LightningModule):
 
 def loss_of(model: Any, batch: Any) -> Any:
     """Return the mean over examples of the loss of each."""
-    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+    loss = torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+    return loss.mean()
 
 
 def examples_of_users(first: int, count: int) -> tuple[np.ndarray, Any]:

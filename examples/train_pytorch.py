@@ -47,7 +47,7 @@ def main() -> None:
     epochs = parser.parse_args().epochs
 
     users, features, labels = examples_of_users(0, 990)
-    model, criterion = network(), torch.nn.CrossEntropyLoss()
+    model, criterion = network(), torch.nn.CrossEntropyLoss(reduction="none")
     engine = PrivacyEngine(Turnstile.open("budgets.db"), dataset="clicks", run="night-7")
     model, optimizer, loader = engine.make_private_with_epsilon(
         module=model,
@@ -64,14 +64,14 @@ def main() -> None:
     )
     # The gradient of an example must not depend on the others. Checked with examples of no user.
     made_up = [(torch.randn(FEATURES), torch.tensor(label)) for label in (0, 1, 1, 0, 1, 0)]
-    engine.check(lambda batch: criterion(model(batch[0]), batch[1]), made_up)
+    engine.check(lambda batch: criterion(model(batch[0]), batch[1]).mean(), made_up)
     checkpoint = Checkpoint("model.npz")
     if restore(checkpoint, model, optimizer):
         print(f"continues after step {checkpoint.released()}", flush=True)
     while len(loader):  # the steps that are left
         for batch, targets in loader:
             optimizer.zero_grad()
-            criterion(model(batch), targets).backward()
+            criterion(model(batch), targets).mean().backward()
             optimizer.step()
             if loader.is_last:  # a step with many drawn users comes in several batches
                 save(checkpoint, model, optimizer)  # before anything of this step is published

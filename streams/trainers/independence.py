@@ -19,11 +19,13 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, Final
 
 import numpy as np
 import torch
 from opacus.grad_sample import GradSampleModule
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
@@ -156,6 +158,15 @@ def _compare(
             "loss_reduction is 'mean'); a contrastive loss; statistics of the batch, as in batch "
             "normalisation; random numbers of a generator of its own"
         )
+    beside = gradients(sets[2], 0)[0]
+    with _LastIgnored(len(sets[2]) + 1):
+        ignored = gradients(sets[2], 0)[0]
+    if _apart(ignored, beside) > tolerance:
+        raise InvalidRequest(
+            "the loss is a mean over the labels that are not ignored, so an example whose label is "
+            "ignore_index (-100 by default) changes the gradients of the others: use "
+            "reduction='none', and the mean over examples"
+        )
 
 
 def _refuse(names: list[str], problem: str) -> None:
@@ -202,6 +213,28 @@ class _NoDropout(TorchFunctionMode):  # type: ignore[misc]
         if "dropout_p" in named:
             named["dropout_p"] = 0.0
         return func(*args, **named)
+
+
+class _LastIgnored(TorchFunctionMode):  # type: ignore[misc]
+    """Ignore the labels of the last example, where a loss knows a label that is ignored."""
+
+    def __init__(self, examples: int) -> None:
+        super().__init__()
+        self._examples = examples
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func not in (functional.cross_entropy, functional.nll_loss):
+            return func(*args, **(kwargs or {}))
+        given = signature(func).bind(*args, **(kwargs or {}))
+        given.apply_defaults()
+        target = given.arguments["target"]
+        # Labels may be flattened. Probabilities of classes are never ignored.
+        if not target.is_floating_point() and target.numel() % self._examples == 0:
+            given.arguments["target"] = target = target.clone()
+            target.view(self._examples, -1)[-1] = given.arguments["ignore_index"]
+        return func(*given.args, **given.kwargs)
 
 
 def _in_double(tensor: torch.Tensor) -> torch.Tensor:

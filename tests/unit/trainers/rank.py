@@ -25,6 +25,10 @@ ROWS = torch.tensor(np.random.default_rng(0).normal(size=(120, 1, 8, 8)).astype(
 LABELS = (ROWS.sum(dim=(1, 2, 3)) > 0).long()
 
 
+def loss_of(module: torch.nn.Module, rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(module(rows), labels, reduction="none").mean()
+
+
 def network(seed: int) -> Any:
     torch.manual_seed(seed)
     return torch.nn.Sequential(
@@ -60,7 +64,7 @@ def train(out: Path, rank: int, special: dict[str, Any]) -> None:
         not_private_generator=np.random.default_rng(7),
     )
     engine.check(
-        lambda batch: torch.nn.functional.cross_entropy(module(batch[0]), batch[1]),
+        lambda batch: loss_of(module, *batch),
         [(torch.rand(1, 8, 8), torch.tensor(label)) for label in (0, 1, 1, 0)],
     )
     batches = 0
@@ -68,7 +72,7 @@ def train(out: Path, rank: int, special: dict[str, Any]) -> None:
         for rows, labels in loader:
             assert len(rows) == 16
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(module(rows), labels).backward()
+            loss_of(module, rows, labels).backward()
             optimizer.step()
             batches += 1
     checkpoint = Checkpoint(out.with_name("checkpoint.npz"))

@@ -83,7 +83,22 @@ class InFloat32(nn.Module):
 
 
 def usual(module: Any, batch: Any) -> Any:
+    return LOSS(module(batch[0]), batch[1], reduction="none").mean()
+
+
+def of_labels(module: Any, batch: Any) -> Any:
+    """The mean over the labels that are not ignored; all examples of the check have one."""
     return LOSS(module(batch[0]), batch[1])
+
+
+def of_likelihood(module: Any, batch: Any) -> Any:
+    seen = functional.log_softmax(module(batch[0]), dim=-1).flatten(0, 1)
+    return functional.nll_loss(seen, batch[1].flatten(), ignore_index=-1)
+
+
+def of_probabilities(module: Any, batch: Any) -> Any:
+    seen = module(batch[0])
+    return LOSS(seen, functional.one_hot(batch[1], 2).to(seen))
 
 
 def of_words(module: Any, batch: Any) -> Any:
@@ -160,6 +175,8 @@ def checked(
     ("module", "loss", "examples", "cause"),
     [
         (None, weighted, EXAMPLES, "depends"),
+        (None, of_labels, EXAMPLES, "not ignored"),
+        (Words(), of_likelihood, SENTENCES, "not ignored"),
         (None, contrastive, EXAMPLES, "depends"),
         (None, summed, EXAMPLES, "depends"),
         (layers(OfBatch()), usual, EXAMPLES, "depends"),
@@ -182,6 +199,7 @@ def test_a_gradient_that_depends_on_other_examples_is_refused(
     ("module", "loss", "examples"),
     [
         (None, usual, EXAMPLES),
+        (None, of_probabilities, EXAMPLES),
         (layers(nn.Dropout(0.5), nn.LayerNorm(4)), usual, EXAMPLES),
         (layers(InFloat32()), usual, EXAMPLES),
         (layers().bfloat16(), lambda m, b: usual(m, [b[0].bfloat16(), b[1]]), EXAMPLES),

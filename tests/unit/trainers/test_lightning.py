@@ -88,7 +88,7 @@ def test_lightning_trains_as_the_plain_loop_and_charges_each_step_once(
         (_, (schedule,)) = plain.configure_optimizers()
         for features, labels in loader:
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(features), labels).backward()
+            example.loss_of(model, (features, labels)).backward()
             optimizer.step()
             batches += 1
             if loader.is_last:

@@ -989,7 +989,7 @@ def test_the_readme_makes_an_opacus_script_private(
             "optimizer": torch.optim.SGD(module.parameters(), lr=0.1),
             "loader": loader_of(batch_size=16),
             "user_ids": USERS,
-            "criterion": torch.nn.CrossEntropyLoss(),
+            "criterion": lambda *given: LOSS(*given, reduction="none").mean(),
             "made_up": list(zip(-ROWS[:4], torch.tensor([0, 1, 1, 0]), strict=True)),
         },
     )
@@ -1005,7 +1005,7 @@ def test_the_script_of_the_documentation_trains(capsys: pytest.CaptureFixture[st
         "optimizer": torch.optim.SGD(module.parameters(), lr=0.1),
         "loader": loader_of(batch_size=16),
         "user_ids": USERS,
-        "criterion": torch.nn.CrossEntropyLoss(),
+        "criterion": lambda *given: LOSS(*given, reduction="none").mean(),
         "made_up": list(zip(-ROWS[:4], torch.tensor([0, 1, 1, 0]), strict=True)),
     }
     script = script.replace('Turnstile.open("budgets.db")', "Turnstile.in_memory()")
