@@ -2,6 +2,7 @@
 
     trainer = HuggingFaceTrainer(
         model=model, args=args, train_dataset=dataset, data_collator=default_data_collator,
+        example={"input_ids": [0] * 128, "attention_mask": [1] * 128, "label": 0},  # made up
         engine=PrivacyEngine(turnstile, dataset="reviews", run="night-7"), users=user_ids,
         target_epsilon=3.0, target_delta=1e-5,
     )
@@ -21,6 +22,9 @@ atomically. ``train(resume_from_checkpoint=True)`` continues from this file: the
 other programs. Steps that were charged since it was written are given up: they stay charged, they
 count as steps of the learning-rate schedule, and nothing more of them is released.
 
+**Ill-formed examples have a loss of 0**: those without a column of ``example``, of another shape or
+type, or with a token, position or label unknown to the model. An error would reveal them.
+
 Examples must be padded to one length (``padding="max_length"``): padding to the longest example of
 a batch makes the gradient of a user depend on the other users' examples. Where a model shares
 ``position_ids`` between examples, as BERT and GPT-2 do, add them to each example. transformers and
@@ -31,7 +35,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,6 +68,7 @@ _LOSSES: Final[dict[str, Any]] = {
     "multi_label_classification": functional.binary_cross_entropy_with_logits,
 }  # of problem types, whose labels are numbers
 _IGNORED: Final = -100  # a label without a loss
+_COUNTS: Final = "turnstile_counts"  # which examples of a batch are well-formed
 _BY_METRIC: Final = ("reduce_lr_on_plateau", "greedy")  # schedules that do not follow steps
 
 logger = logging.getLogger(__name__)
@@ -73,6 +79,8 @@ class HuggingFaceTrainer(Trainer):
 
     Args:
         engine: of this training.
+        example: made up or public, in the form of ``train_dataset``. It replaces ill-formed ones;
+            a model class of your own, or ``compute_loss_func``, then has its loss instead of 0.
         target_epsilon: with target_delta, the guarantee of every user.
         target_delta: see target_epsilon.
         users: (examples,), the user of each example of ``train_dataset``; by default each example
@@ -91,6 +99,7 @@ class HuggingFaceTrainer(Trainer):
         self,
         *,
         engine: PrivacyEngine,
+        example: dict[str, Any],
         target_epsilon: float,
         target_delta: float,
         users: Any = None,
@@ -105,15 +114,15 @@ class HuggingFaceTrainer(Trainer):
         self._check()
         at_once = args.per_device_train_batch_size
         self._expected = at_once * args.gradient_accumulation_steps  # examples in a step
-        dataset, collate = self.train_dataset, self.data_collator
+        dataset = self.train_dataset
         if hasattr(dataset, "column_names"):
             dataset = self._remove_unused_columns(dataset)
-        else:
-            collate = self._get_collator_with_removed_columns(collate)
+        collate = self._get_collator_with_removed_columns(self.data_collator)
+        self._collate = WellFormed(collate, example, _limits(self._base))
         source: DataLoader[Any] = DataLoader(
             dataset,
             batch_size=self._expected,
-            collate_fn=collate,
+            collate_fn=self._collate,
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,
@@ -147,7 +156,7 @@ class HuggingFaceTrainer(Trainer):
         # A charged step is one step here; its gradient is clipped by user, and private already.
         args.gradient_accumulation_steps, args.max_grad_norm = 1, 0.0
         if not settings.get("examples_are_independent"):
-            self._check_made_up(source.collate_fn)
+            self._check_made_up(example)
 
     def get_train_dataloader(self) -> Any:
         """Return the charged steps of one pass, each with its batches."""
@@ -273,6 +282,7 @@ class HuggingFaceTrainer(Trainer):
         transformers takes the mean over all labels of the batch that are not -100. The gradient of
         an example would then depend on how many labels the other examples have.
         """
+        counts = inputs.pop(_COUNTS, None)
         base, kind, labels = self._base, _kind_of(self._base), inputs.get("labels")
         known = kind == type(base).__name__  # a class of the caller's own may have another loss
         if not (model.training and known and labels is not None and self.compute_loss_func is None):
@@ -285,7 +295,8 @@ class HuggingFaceTrainer(Trainer):
             str(getattr(base.config, "problem_type", None)),
             shifts=shifts,
             smoothing=self.args.label_smoothing_factor,
-        ).mean()
+        )
+        loss = (loss if counts is None else loss * counts).mean()
         return (loss, outputs) if return_outputs else loss
 
     @property
@@ -300,8 +311,11 @@ class HuggingFaceTrainer(Trainer):
         texts and images with labels. Call it before ``train`` otherwise.
 
         Args:
-            examples: as for ``PrivacyEngine.check``: made up, or public.
+            examples: as for ``PrivacyEngine.check``: made up, or public, and well-formed.
         """
+        for number, one in enumerate(examples):
+            if self._collate.read(one) is None:
+                raise InvalidRequest(f"examples[{number}] has not the form of example")
         config = self._base.config
         problem = getattr(config, "problem_type", None)  # models infer it from the first labels
         self.model_wrapped.train()
@@ -313,16 +327,15 @@ class HuggingFaceTrainer(Trainer):
         finally:
             config.problem_type = problem
 
-    def _check_made_up(self, collate: Any) -> None:
+    def _check_made_up(self, example: dict[str, Any]) -> None:
         """Check examples that are made up, if the model and its columns are known."""
-        row = self.train_dataset[0]  # its names alone are used
         self._set_signature_columns_if_needed()
-        columns = set(row) & set(self._signature_columns or row)
+        columns = {n: example[n] for n in example if n in (self._signature_columns or example)}
         examples, ragged = (_made_up(self._base, columns, ragged=n) for n in (False, True))
         if not examples:
             return
         try:
-            check_padding(collate, [ragged[:2], ragged[1:3]])
+            check_padding(self._collate.collate, [ragged[:2], ragged[1:3]])
         except InvalidRequest:
             raise
         except (ValueError, TypeError, RuntimeError, AttributeError):
@@ -376,8 +389,23 @@ def _kind_of(model: Any) -> str:
     return next((one.__name__ for one in theirs if one.__name__.endswith(_HEADS)), "")
 
 
-def _made_up(model: Any, columns: set[str], *, ragged: bool) -> list[dict[str, Any]]:
-    """Return examples for a model, of different labels; none if it is not known.
+def _limits(model: Any) -> dict[str, int | None]:
+    """Return the number of values of integer columns; None if the model does not say it."""
+    config, kind = model.config, _kind_of(model)
+    vocabulary, classes = getattr(config, "vocab_size", None), getattr(config, "num_labels", 2)
+    is_of_numbers = classes == 1 or getattr(config, "problem_type", None) in _LOSSES
+    by_classes = None if is_of_numbers and not kind.endswith(_OF_TOKENS) else classes
+    return {
+        "input_ids": vocabulary,
+        "decoder_input_ids": vocabulary,
+        "token_type_ids": getattr(config, "type_vocab_size", None) or vocabulary,
+        "position_ids": getattr(config, "max_position_embeddings", None),
+        "labels": vocabulary if kind.endswith((*_SHIFTED, "ForMaskedLM")) else by_classes,
+    }
+
+
+def _made_up(model: Any, columns: Mapping[str, Any], *, ragged: bool) -> list[dict[str, Any]]:
+    """Return examples for a model in the form of one, of different labels; none if it is not known.
 
     Texts are padded to one length, or not padded and of several lengths (ragged).
     """
@@ -385,10 +413,10 @@ def _made_up(model: Any, columns: set[str], *, ragged: bool) -> list[dict[str, A
     vocabulary, classes = getattr(config, "vocab_size", None), getattr(config, "num_labels", 2)
     labels = {"labels", "label", "label_ids"}
     texts = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
-    if not kind or not columns <= labels | (texts if vocabulary else {"pixel_values"}):
+    if not kind or not columns.keys() <= labels | (texts if vocabulary else {"pixel_values"}):
         return []
     coins, examples = np.random.default_rng(0), []
-    longest = min(16, getattr(config, "max_position_embeddings", 16))
+    longest = len(columns.get("input_ids", ()))
     sides = np.broadcast_to(getattr(config, "image_size", 8), 2)
     image = getattr(config, "num_channels", 3), *sides
     for number in range(FEWEST):
@@ -400,7 +428,8 @@ def _made_up(model: Any, columns: set[str], *, ragged: bool) -> list[dict[str, A
             tags = [one % classes for one in ids] if kind.endswith("Classification") else ids
             label = [*tags[:real], *[_IGNORED] * (length - real)]
         elif classes == 1 or config.problem_type in _LOSSES:
-            label = [float(number % 2)] * classes
+            shape = np.shape(next(columns[name] for name in labels & columns.keys()))
+            label = np.full(shape, float(number % 2)).tolist()
         made = {
             "input_ids": ids,
             "attention_mask": [1] * real + [0] * (length - real),
@@ -411,6 +440,54 @@ def _made_up(model: Any, columns: set[str], *, ragged: bool) -> list[dict[str, A
         }
         examples.append({name: made[name] for name in columns})
     return examples
+
+
+class WellFormed:
+    """Collates each example by itself, and replaces ill-formed ones.
+
+    Args:
+        collate: makes a batch of examples.
+        example: is public; its batch has the well-formed columns, shapes and types.
+        limits: numbers of values of integer columns.
+    """
+
+    def __init__(
+        self, collate: Callable[[list[Any]], Any], example: Any, limits: Mapping[str, int | None]
+    ) -> None:
+        self.collate, self._limits = collate, limits
+        self._form: dict[str, torch.Tensor] = dict(collate([example]))
+        if self.read(example) is None:
+            raise InvalidRequest(
+                "example has a column without a tensor, or an index that the model does not have"
+            )
+
+    def __call__(self, examples: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """Return a batch, with a column that says which examples are well-formed."""
+        read = [self.read(one) for one in examples]
+        rows = [self._form if one is None else one for one in read]
+        batch = {name: torch.cat([row[name] for row in rows]) for name in self._form}
+        return {**batch, _COUNTS: torch.tensor([one is not None for one in read])}
+
+    def read(self, example: Any) -> dict[str, torch.Tensor] | None:
+        """Return the batch of one example; None if it is ill-formed."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # they would tell that the example is there
+                made = self.collate([example])
+            return {name: self._column(name, made[name]) for name in self._form}
+        except Exception:  # there is no list of what a collate function raises
+            return None
+
+    def _column(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        form = self._form[name]
+        if values.shape != form.shape or not torch.can_cast(values.dtype, form.dtype):
+            raise ValueError(name)
+        limit = None if form.is_floating_point() else self._limits.get(name)
+        if limit is not None:
+            inside = (values >= 0) & (values < limit)
+            if not (inside | ((values == _IGNORED) & (name == "labels"))).all():
+                raise ValueError(name)
+        return values.to(form.dtype)
 
 
 class Batches:

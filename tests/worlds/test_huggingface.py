@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 
 from streams import Turnstile
-from tests.worlds.neighbours import SEED, Fact, Noisy, Program, check_neighbours, flat
+from tests.worlds.neighbours import (
+    SEED,
+    Fact,
+    Noisy,
+    Program,
+    check_neighbours,
+    difference,
+    flat,
+    observed,
+)
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-huggingface")
 transformers = pytest.importorskip("transformers", reason="make test-huggingface")
@@ -29,7 +38,8 @@ class Review(NamedTuple):
 
     user: int
     tokens: tuple[int, ...]
-    label: int
+    label: Any
+    empty: str = ""  # a column that is None
 
 
 class Reviews(torch.utils.data.Dataset):
@@ -42,7 +52,11 @@ class Reviews(torch.utils.data.Dataset):
     def __getitem__(self, place: int) -> dict[str, Any]:
         one = self._data[place]
         positions = list(range(len(one.tokens)))
-        return {"input_ids": list(one.tokens), "labels": one.label, "position_ids": positions}
+        row = {"input_ids": list(one.tokens), "labels": one.label, "position_ids": positions}
+        return {name: None if name == one.empty else value for name, value in row.items()}
+
+
+EXAMPLE = {"input_ids": [0] * 6, "labels": 0, "position_ids": list(range(6))}
 
 
 def counted(split: str, start_time: float, **numbers: float) -> dict[str, float]:
@@ -56,6 +70,7 @@ def train(data: list[Review], **length: Any) -> Iterator[Fact]:
         trainer = HuggingFaceTrainer(
             engine=PrivacyEngine(turnstile, dataset="reviews", run="r"),
             model=network(),
+            example=EXAMPLE,
             train_dataset=Reviews(data),
             users=np.array([one.user for one in data]),
             target_epsilon=8.0,
@@ -93,6 +108,12 @@ OTHERS = [
 HOSTILE = {
     "one review": [Review(USER, (5, 6, 7, 8, 9, 10), 1)],
     "very many reviews": [Review(USER, (5, 6, 7, 8, 9, 10), place % 2) for place in range(100)],
+    "ill-formed reviews": [
+        Review(USER, (5, 6, 7, 8, 9, 10), label) for label in (7, -1, 0.5, 1.0, None, "1", [1])
+    ]
+    + [Review(USER, tokens, 1) for tokens in [(5, 6, 7), (5,) * 9, (5, 6, 7, 8, 9, 10**6), ()]]
+    + [Review(USER, (5, 6, 7, 8, 9, -1), 1), Review(USER, (5, 6, 7, 8, 9, 10**30), 1)]
+    + [Review(USER, (5, 6, 7, 8, 9, 10), 1, column) for column in ("input_ids", "position_ids")],
 }
 
 
@@ -109,9 +130,11 @@ class Texts(Reviews):
     """Texts whose tokens up to the label count in the loss."""
 
     def __getitem__(self, place: int) -> dict[str, Any]:
-        row, wanted = super().__getitem__(place), self._data[place].label
-        labels = [token if at < wanted else -100 for at, token in enumerate(row["input_ids"])]
-        return {**row, "labels": labels}
+        row, one = super().__getitem__(place), self._data[place]
+        labels = [token if at < one.label else -100 for at, token in enumerate(one.tokens)]
+        padded = [0, 0, 1, 1, 1, 1]  # on the left, so that a text without a mask is another one
+        row = {**row, "labels": labels, "attention_mask": padded}
+        return {name: None if name == one.empty else value for name, value in row.items()}
 
 
 def one_step_of_a_text_model(data: list[Review]) -> Iterator[Fact]:
@@ -129,6 +152,7 @@ def one_step_of_a_text_model(data: list[Review]) -> Iterator[Fact]:
         trainer = HuggingFaceTrainer(
             engine=PrivacyEngine(turnstile, dataset="texts", run="r"),
             model=model,
+            example={**EXAMPLE, "labels": [0] * 6, "attention_mask": [1] * 6},
             train_dataset=Texts(data),
             users=np.array([one.user for one in data]),
             target_epsilon=8.0,
@@ -160,3 +184,11 @@ def test_one_user_of_a_text_model_moves_no_other(length: int) -> None:
     """Some users have more tokens than others, and only those of the user may count for it."""
     user = [Review(USER, (5, 6, 7, 8, 9, 10), length)] * 60
     check_neighbours(one_step_of_a_text_model, WRITERS, user)
+
+
+@pytest.mark.parametrize("empty", ["attention_mask", "position_ids", "labels", "input_ids"])
+def test_the_first_example_of_a_batch_does_not_decide_the_columns_of_others(empty: str) -> None:
+    user = [Review(USER, (5, 6, 7, 8, 9, 10), 3, empty)]
+    alone = observed(one_step_of_a_text_model, WRITERS)
+    found = difference(alone, observed(one_step_of_a_text_model, [*user, *WRITERS]))
+    assert not found, found

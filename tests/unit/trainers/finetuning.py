@@ -30,6 +30,7 @@ USERS = np.repeat(np.arange(40), [1, 2, 3, 2] * 10)
 TOKENS = np.random.default_rng(0).integers(5, 30, size=(80, 6))
 LABELS = (TOKENS[:, 0] < 17).astype(int)
 STEPS, RATE = 15, 0.2  # three passes of five steps
+EXAMPLE = {"input_ids": [0] * 6, "labels": 0, "position_ids": list(range(6))}
 LEARNING_RATE, MOMENTUM = 0.5, 0.5
 
 
@@ -118,6 +119,7 @@ def train(
                 "not_private_generator": generator,
             },
             model=model,
+            example=EXAMPLE,
             train_dataset=Reviews(),
             optimizers=(
                 torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM),

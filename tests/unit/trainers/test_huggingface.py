@@ -18,7 +18,14 @@ pytest.importorskip("opacus", reason="Opacus is not installed: make test-hugging
 from streams.trainers import PrivacyEngine  # noqa: E402
 from streams.trainers.huggingface import HuggingFaceTrainer  # noqa: E402
 from tests.unit.trainers import finetuning  # noqa: E402
-from tests.unit.trainers.finetuning import STEPS, USERS, Death, Reviews, network  # noqa: E402
+from tests.unit.trainers.finetuning import (  # noqa: E402
+    EXAMPLE,
+    STEPS,
+    USERS,
+    Death,
+    Reviews,
+    network,
+)
 
 
 @pytest.fixture
@@ -44,6 +51,7 @@ def trainer_of(service: Turnstile, folder: Path, name: str = "a", **changes: Any
     }
     arguments: dict[str, Any] = {
         "model": network(),
+        "example": EXAMPLE,
         "train_dataset": Reviews(),
         "users": USERS,
         "settings": {"population": 40, "sampling_rate": 0.2},
@@ -324,20 +332,19 @@ def test_the_loss_of_a_batch_is_the_mean_of_its_examples(
 
 
 class Rows(torch.utils.data.Dataset):
-    """Private examples, which the check must not touch but for the names of their columns."""
-
-    def __init__(self, columns: tuple[str, ...]) -> None:
-        self._columns = columns
+    """Private examples, which the check must not touch."""
 
     def __len__(self) -> int:
         return len(USERS)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
-        assert place == 0, "a private example is read"
-        return dict.fromkeys(self._columns)
+        raise AssertionError("a private example is read")
 
 
-TEXT = ("input_ids", "attention_mask", "labels")
+TEXT = {"input_ids": [0] * 6, "attention_mask": [1] * 6, "labels": 0}
+TAGGED = {**TEXT, "labels": [0] * 6}
+PLACES = {"position_ids": list(range(6))}
+IMAGE = {"pixel_values": np.zeros((3, 8, 8), dtype=np.float32), "labels": 0}
 LLAMA: dict[str, Any] = {
     "vocab_size": 30,
     "hidden_size": 8,
@@ -356,23 +363,27 @@ VIT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "config", "columns"),
+    ("kind", "config", "example"),
     [
-        ("GPT2LMHeadModel", GPT2, (*TEXT, "position_ids")),
-        ("BertForTokenClassification", BERT, (*TEXT, "position_ids")),
-        ("BertForSequenceClassification", BERT, (*TEXT, "position_ids")),
-        ("BertForSequenceClassification", {**BERT, "num_labels": 1}, (*TEXT, "position_ids")),
-        ("LlamaForCausalLM", LLAMA, TEXT),
-        ("ViTForImageClassification", VIT, ("pixel_values", "labels")),
+        ("GPT2LMHeadModel", GPT2, TAGGED | PLACES),
+        ("BertForTokenClassification", BERT, TAGGED | PLACES),
+        ("BertForSequenceClassification", BERT, TEXT | PLACES),
+        (
+            "BertForSequenceClassification",
+            {**BERT, "num_labels": 1},
+            TEXT | PLACES | {"labels": 0.5},
+        ),
+        ("LlamaForCausalLM", LLAMA, TAGGED),
+        ("ViTForImageClassification", VIT, IMAGE),
     ],
 )
 def test_models_are_checked_with_examples_that_are_made_up(
-    service: Turnstile, tmp_path: Path, kind: str, config: Any, columns: Any
+    service: Turnstile, tmp_path: Path, kind: str, config: Any, example: Any
 ) -> None:
     kind = getattr(transformers, kind)
     torch.manual_seed(0)
     model = kind(kind.config_class(**config))
-    trainer = trainer_of(service, tmp_path, model=model, train_dataset=Rows(columns))
+    trainer = trainer_of(service, tmp_path, model=model, train_dataset=Rows(), example=example)
     assert trainer.engine.statement()["independence"] == "checked"
 
 
@@ -382,9 +393,9 @@ class OwnLoss(transformers.GPT2LMHeadModel):  # type: ignore[misc]
 
 def test_a_model_that_couples_its_examples_is_refused(service: Turnstile, tmp_path: Path) -> None:
     model = OwnLoss(transformers.GPT2Config(**GPT2))
-    rows = Rows((*TEXT, "position_ids"))
+    changes = {"model": model, "train_dataset": Rows(), "example": TAGGED | PLACES}
     with pytest.raises(InvalidRequest, match="not the mean over examples"):
-        trainer_of(service, tmp_path, model=model, train_dataset=rows)
+        trainer_of(service, tmp_path, **changes)
     assert service.run("reviews", "a").step == 0
 
 
@@ -409,8 +420,8 @@ def test_a_collator_that_pads_to_the_longest_is_refused(service: Turnstile, tmp_
 def test_columns_for_which_nothing_can_be_made_up_are_checked_by_the_caller(
     service: Turnstile, tmp_path: Path
 ) -> None:
-    rows = Rows((*TEXT, "position_ids", "inputs_embeds"))
-    trainer = trainer_of(service, tmp_path, train_dataset=rows)
+    changes = {"train_dataset": Rows(), "example": {**EXAMPLE, "inputs_embeds": None}}
+    trainer = trainer_of(service, tmp_path, **changes)
     assert trainer.engine.statement()["independence"] == "not checked"
     with pytest.raises(InvalidRequest, match="not checked"):
         trainer.train()
@@ -419,5 +430,41 @@ def test_columns_for_which_nothing_can_be_made_up_are_checked_by_the_caller(
         {"input_ids": [5 + n] * 6, "labels": n % 2, "position_ids": list(range(6))}
         for n in range(4)
     ]
+    with pytest.raises(InvalidRequest, match=r"examples\[1\]"):
+        trainer.check([made_up[0], {**made_up[1], "labels": 7}, *made_up[2:]])
     trainer.check(made_up)
     assert trainer.engine.statement()["independence"] == "checked"
+
+
+@pytest.mark.parametrize(
+    "example",
+    [{**EXAMPLE, "input_ids": [30] * 6}, {**EXAMPLE, "labels": 2}],
+    ids=["token", "label"],
+)
+def test_an_ill_formed_example_is_refused(
+    service: Turnstile, tmp_path: Path, example: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidRequest, match="does not have"):
+        trainer_of(service, tmp_path, example=example)
+
+
+ILL_FORMED: list[Any] = [
+    {**EXAMPLE, **change}
+    for change in ({"input_ids": [30] * 6}, {"labels": 2}, {"position_ids": None}, {"labels": 1.0})
+]
+
+
+def test_an_ill_formed_example_has_no_loss(tmp_path: Path) -> None:
+    """Users whose examples are all ill-formed leave the noise-free model where it was."""
+
+    class IllFormed(Reviews):
+        def __getitem__(self, place: int) -> Any:
+            return [*ILL_FORMED, None][place % 5]
+
+    with Turnstile.in_memory(partitions=1) as service:
+        trainer = trainer_of(service, tmp_path, train_dataset=IllFormed())
+        batch = next(iter(next(iter(trainer.get_train_dataloader()))))
+        trainer.compute_loss(trainer.model_wrapped, batch).backward()
+        each = [parameter.grad_sample for parameter in trainer.model.parameters()]
+        assert each
+        assert not any(one.any() for one in each)
