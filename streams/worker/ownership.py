@@ -139,7 +139,7 @@ class OwnedPartitions:
             bound = await self._bound_partitions(seen)
             async with self._world.read_log() as log:
                 for partition in sorted(assigned):
-                    position = await self._acquire_one(partition, seen, bound, log)
+                    position = await self._acquire_one(partition, seen, *bound, log)
                     if position is not None:
                         positions[partition] = position
             return positions
@@ -249,11 +249,11 @@ class OwnedPartitions:
                     f"and none was applied for {waiting:.0f} seconds",
                 )
 
-    async def _bound_partitions(self, seen: TopicsSeen) -> str:
-        """Return P of the stored states of this topic, as text.
+    async def _bound_partitions(self, seen: TopicsSeen) -> tuple[str, bool]:
+        """Return P of the stored states of this topic, as text, and whether an intact one says it.
 
-        The first intact state says it. If all are damaged, one of them does: whether a partition
-        was added must not be forgotten with a flipped bit.
+        If all are damaged, one of them does: whether a partition was added must not be forgotten
+        with a flipped bit, nor with the state that is built instead.
         """
         said = ""
         for partition in range(seen.partitions):
@@ -261,19 +261,18 @@ class OwnedPartitions:
             if found.state is None:
                 said = said or found.meta.get("partitions", "")
             elif found.state.topic == seen.topic.hex():
-                return str(found.state.partitions)
-        return said or str(seen.partitions)
+                return str(found.state.partitions), True
+        return said or str(seen.partitions), False
 
     async def _acquire_one(
-        self, partition: int, seen: TopicsSeen, bound: str, log: Log
+        self, partition: int, seen: TopicsSeen, bound: str, is_proven: bool, log: Log
     ) -> int | None:
         held = self.by_partition.get(partition)
         if held is not None:
             await held.processor.pause()
         # Step 2.
         acquired: Acquired | None = None
-        # A state of its own says its P itself, and the store compares it.
-        if bound == str(seen.partitions) or await self._world.store.owner(partition):
+        if bound == str(seen.partitions):
             acquired = await self._world.store.acquire(
                 partition, self._world.owner, seen.topic, seen.partitions
             )
@@ -283,7 +282,10 @@ class OwnedPartitions:
         )
         try:
             if acquired is None:
-                raise PartitionSuspended(suspensions.other_partitions(bound))
+                added = suspensions.other_partitions(bound)
+                raise PartitionSuspended(
+                    added if is_proven else suspensions.damaged("no meta is intact", added)
+                )
             _check_identity(acquired, suspensions)
             if seen.problem:
                 raise PartitionSuspended(suspensions.topics(seen.problem))

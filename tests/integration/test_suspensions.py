@@ -222,7 +222,8 @@ def set_layout(service: Service, layout: int) -> None:
     """Mark the state in Redis as written by another release."""
     with redis.Redis.from_url(service.redis) as client:
         for partition in range(service.partitions):
-            client.hset(service.key(partition, "meta"), "layout", layout)
+            key = service.key(partition, "meta")
+            client.hset(key, mapping={"layout": layout, "meta_digest": "of other fields"})
 
 
 def test_state_of_another_layout_is_rejected_and_rebuilt_as_advised(service: Service) -> None:

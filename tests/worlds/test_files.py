@@ -121,7 +121,6 @@ ODD_LINES: dict[str, list[bytes]] = {
         b"99,86400000,1.0,a,3,more,and more\n",
         b",,,,\n",
         b"\n\n\n",
-        b'99,86400000,1.0,"a,3\n',
     ],
     ".jsonl": [
         b'{"u": 99\n',

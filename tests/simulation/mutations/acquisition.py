@@ -91,8 +91,8 @@ def topics_not_watched() -> Patches:
 def partitions_not_compared() -> Patches:
     """A worker continues although the topic has more partitions than its state."""
 
-    async def bound(_: Any, seen: Any) -> str:
-        return str(seen.partitions)
+    async def bound(_: Any, seen: Any) -> tuple[str, bool]:
+        return str(seen.partitions), True
 
     yield from _identity_without("partitions", SuspensionReason.OTHER_PARTITIONS)
     yield replaced(ownership.OwnedPartitions, "_bound_partitions", bound)
