@@ -18,6 +18,8 @@ Limitations:
 - A rollback of all Kafka directories to a copy is not detected if the log was written on, up to the
   same last record: elections are counted from the copy on, so the same leader epochs return.
   Therefore no client may write before the workers have checked the log (docs/operate/backup.md).
+- A meta with a flipped bit proves only how far records were applied. If Kafka also loses decided
+  records, and the log is written on beyond that offset, their replacement is not detected.
 - A broker without leader epochs reports -1 for every record, and so does a state from before they
   were stored. Then only the content is compared.
 

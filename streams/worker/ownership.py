@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -447,6 +447,16 @@ def _meta_of(acquired: Acquired) -> Meta | None:
     return Meta.of(acquired.before) if acquired.before else None
 
 
+def _said(damaged: Mapping[str, str]) -> int:
+    """Return up to which offset a damaged meta says that records were applied; 0 if nothing.
+
+    One of its two numbers may be the damaged one, and a number that is too large would suspend the
+    partition, so the smaller one counts.
+    """
+    said = [damaged.get("next", ""), damaged.get("last", "")]
+    return min(int(said[0]), int(said[1]) + 1) if all(map(str.isdecimal, said)) else 0
+
+
 async def _compare_what_is_left(left: Glance, log: Log, suspensions: Suspensions) -> None:
     """Check that the log contains everything that a damaged state still proves to have been
     applied.
@@ -455,7 +465,7 @@ async def _compare_what_is_left(left: Glance, log: Log, suspensions: Suspensions
         PartitionSuspended: it does not. Only Redis knows what the missing records spent.
     """
     pulse, meta = decode_pulse(left.pulse), left.state
-    reached = max(meta.next if meta else 0, pulse.next if pulse else 0)
+    reached = max(meta.next if meta else _said(left.meta), pulse.next if pulse else 0)
     if reached > suspensions.log_end:
         raise PartitionSuspended(suspensions.log_ends_early(reached))
     if meta and (suspension := await rewritten(meta.chain, meta.leader_epoch, log, suspensions)):
