@@ -1,4 +1,4 @@
-"""What users have spent is read from Redis: by `turnstile balance` and by the documented reader."""
+"""`turnstile balance` and the documented reader show the state in Redis."""
 
 from __future__ import annotations
 

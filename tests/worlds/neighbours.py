@@ -37,7 +37,7 @@ _NUMBERS = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+|%)|[-+]?\d*\.\d+")
 
 
 class Fact(NamedTuple):
-    """One thing that everybody may see."""
+    """One public thing."""
 
     what: str
     value: Any = None

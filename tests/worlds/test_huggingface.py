@@ -138,7 +138,7 @@ class Texts(Reviews):
 
 
 def one_step_of_a_text_model(data: list[Review]) -> Iterator[Fact]:
-    """Take one step with everybody, of a model whose own loss is a mean over tokens."""
+    """Take one step with all users, of a model whose own loss is a mean over tokens."""
     torch.manual_seed(SEED)
     config = transformers.GPT2Config(
         vocab_size=30, n_embd=8, n_layer=1, n_head=2, n_positions=8, resid_pdrop=0.0,

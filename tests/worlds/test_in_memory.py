@@ -20,7 +20,7 @@ SELECTION = KeySelection(50, 1.0, NOISE)
 
 
 class Asked(NamedTuple):
-    """What a user contributes on a day: to a number, to a vector, and by private keys."""
+    """A user's contributions on a day: to a number, to a vector, and by private keys."""
 
     day: int
     user: str
@@ -72,7 +72,7 @@ def by_keys(today: Sequence[Asked]) -> tuple[list[list[float]], list[list[int]]]
     return rows, [list(one.keys) for one in today]
 
 
-# On the last day there is nobody else.
+# On the last day there are no other users.
 OTHERS = [
     Asked(day, f"user {user}", user / 4, (user / 8, 0.25), (user % 5,))
     for day in range(DAYS - 1)

@@ -1,4 +1,4 @@
-"""Whether the log continues a stored state, and what is wrong if it does not."""
+"""The comparison of a stored state with the log names the first thing that differs."""
 
 import pytest
 

@@ -45,7 +45,7 @@ def service_with(mu: float = 1.0, **policy: Any) -> Turnstile:
 
 
 def affordable(service: Turnstile) -> list[bool]:
-    """Whether a little less, and a little more, is left than 1 - 8 / 25, the cost of the counts."""
+    """Check that the share left is close to 1 - 8 / 25: the rest paid for the counts."""
     run = service.run("d", "others")
     norms = np.sqrt([1.0 - 8.0 / 25.0 - 0.001, 1.0 - 8.0 / 25.0 + 0.001])
     admitted = run.charge([0, USERS - 1], norms, noise_stddev=1.0, clip_norm=1.0).admitted

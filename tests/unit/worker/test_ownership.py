@@ -267,7 +267,7 @@ def test_an_acquisition_of_what_does_not_fit_suspends_the_partition(damage, reas
     [([0], SuspensionReason.OTHER_PARTITIONS), ([0, 1], SuspensionReason.DAMAGED)],
 )
 def test_an_added_partition_is_noticed_beside_a_flipped_bit(damaged, reason):
-    """It has no state, so others have to say that it was added; users would be charged anew."""
+    """It has no state, so other states must show it. Its users would have a second budget."""
 
     async def scenario():
         cluster = Cluster()
