@@ -34,7 +34,7 @@ from accounting.conversions import (
 )
 from accounting.costs.banded import banded_step, banded_steps
 from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
-from accounting.costs.events import mechanism_from
+from accounting.costs.dp_events import mechanism_from
 from accounting.costs.mechanisms import (
     Gaussian,
     Laplace,
@@ -48,7 +48,7 @@ from accounting.costs.power_cost import noise_for_norm_budget
 from accounting.costs.pure import pure_to_gdp
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.costs.step_shape import StepShape
-from accounting.exact.errors import InvalidInput
+from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.units import (
     MAX_BUDGET_UNITS,
     MAX_COST_UNITS,
@@ -58,7 +58,7 @@ from accounting.exact.units import (
     from_units,
     from_units_down,
 )
-from accounting.filters.accounts import AccountTerms, BalanceColumns
+from accounting.filters.account_terms import AccountTerms, BalanceColumns
 from accounting.filters.budget_filter import BudgetFilter
 from accounting.filters.measure_filters import (
     GdpFilter,
@@ -69,7 +69,7 @@ from accounting.filters.measure_filters import (
 )
 from accounting.filters.per_user_order import PerUserOrderFilter, best_order
 from accounting.filters.recurring import BudgetAccount, OdometerRise, RecurringCharge, StepOutcome
-from accounting.filters.roster import RosterColumns
+from accounting.filters.roster_columns import RosterColumns
 from accounting.measures import (
     MEASURES,
     Measure,
@@ -181,7 +181,7 @@ __all__ = [
 ]
 
 _REPORTS = {
-    "Bounds": "accounting.reports.histories",
+    "Bounds": "accounting.reports.bounds",
     "NormGrid": "accounting.reports.grid",
     "ReportAccountant": "accounting.reports.accountant",
     "epsilon_of": "accounting.reports.calibration",

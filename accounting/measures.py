@@ -61,10 +61,7 @@ from accounting.costs.norm_levels import MAX_LEVELS, grid_norms, rising
 from accounting.costs.power_cost import GDP, PURE, ZCDP
 from accounting.costs.pure import gdp_units_of_pure
 from accounting.costs.step_shape import ONE_STEP, StepShape
-from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN, float_toward
-from accounting.exact.units import MAX_BUDGET_UNITS, budget_units, from_units, from_units_down
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
     as_float_array,
@@ -73,6 +70,9 @@ from accounting.exact.validation import (
     probability,
     whole_number,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.rounding import DOWN, float_toward
+from accounting.exact.units import MAX_BUDGET_UNITS, budget_units, from_units, from_units_down
 from accounting.filters.budget_filter import BudgetFilter
 from accounting.filters.measure_filters import (
     GdpFilter,

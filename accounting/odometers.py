@@ -18,9 +18,9 @@ from typing import Final
 
 import numpy as np
 
-from accounting.exact.errors import InvalidInput
+from accounting.exact.argument_checks import IntArray, unit_array
+from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS
-from accounting.exact.validation import IntArray, unit_array
 
 MAX_TICKS: Final = 2**61
 

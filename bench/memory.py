@@ -24,7 +24,7 @@ from streams.ledger.ledger import Channel, Ledger
 from streams.local.redis_server import RedisServer
 from streams.records import ChargeRoster, encode
 from streams.sdk.client import Turnstile
-from streams.sdk.memory import MemoryConnection
+from streams.sdk.memory_connection import MemoryConnection
 from streams.sdk.roster import Roster
 
 PARTITIONS = 8

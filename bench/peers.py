@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from accounting.costs.mechanisms import PoissonGaussian
-from accounting.exact.validation import IntArray
+from accounting.exact.argument_checks import IntArray
 from accounting.reports import METHODS, Method, NormGrid, ReportAccountant
 
 DELTA = 1e-5

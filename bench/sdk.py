@@ -13,7 +13,7 @@ import numpy as np
 from bench.servers import spread
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import PendingRequest
-from streams.sdk.memory import MemoryConnection
+from streams.sdk.memory_connection import MemoryConnection
 
 PARTITIONS = 4
 NOISE, SAMPLE = 10.0, 1_000

@@ -38,7 +38,7 @@ _WRITTEN = re.compile(r"^(\S+ \S+) .*wrote the snapshot at offset \d+: .* in ([0
 _WORKER = """
 import pathlib, sys
 from streams.cli.main import main
-from streams.worker.snapshots import SnapshotWriter
+from streams.worker.snapshot_writer import SnapshotWriter
 flag, is_due = pathlib.Path({flag!r}), SnapshotWriter.is_due
 SnapshotWriter.is_due = lambda writer, position: flag.exists() and is_due(writer, position)
 sys.exit(main(["worker"]))

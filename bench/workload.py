@@ -25,7 +25,7 @@ from streams.records import (
 from streams.records.packing import pack_norms
 from streams.records.users import UserIds
 from streams.sdk.arguments import price
-from streams.sdk.datasets import policy_from
+from streams.sdk.dataset_requests import policy_from
 
 USERS_PER_STEP = 4096
 BUDGET_STEPS = 1000

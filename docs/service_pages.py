@@ -31,13 +31,13 @@ from accounting import (
 )
 from docs.markdown import table
 from docs.wire.asyncapi import reason_texts, texts_below
-from streams.answerer.metrics import AnswererMetrics
-from streams.answerer.queries import MOST_IN_BLOCK, MOST_LABELS, MOST_PANES
-from streams.cli.arguments import Argument
+from streams.answerer.answerer_metrics import AnswererMetrics
+from streams.answerer.query_file import MOST_IN_BLOCK, MOST_LABELS, MOST_PANES
 from streams.cli.commands import COMMANDS, MOST_DAYS, Command
-from streams.cli.output import Exit
+from streams.cli.options import Argument
+from streams.cli.printing import Exit
 from streams.config import Config
-from streams.kafka.answers import ANSWER_NEEDS, ANSWER_SETTINGS, ANSWERS
+from streams.kafka.answer_topics import ANSWER_NEEDS, ANSWER_SETTINGS, ANSWERS
 from streams.kafka.batches import EVENT_BYTES
 from streams.kafka.topics import HALTS, NORMS, ODOMETER, REJECTS, SETTINGS, SNAPSHOTS, WISHES
 from streams.ledger.outputs import Channel, Output
@@ -54,7 +54,7 @@ from streams.records.codec import (
 )
 from streams.records.fields import MAX_BUDGETS, MAX_KEYS, MAX_SEPARATION, RosterMechanism
 from streams.sdk.observing import Observer, measure
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from streams.worker.metrics import Metrics, PartitionsCollector
 from streams.worker.ports import Ending
 

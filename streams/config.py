@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from accounting.exact.errors import quoted, shortened
+from accounting.exact.invalid_input import quoted, shortened
 from streams.redis_address import UnusableAddress, is_encrypted, read_address
 from streams.toml import UnusableToml, read_toml
 

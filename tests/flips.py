@@ -28,11 +28,11 @@ import numpy as np
 from streams import FileProblem, Turnstile, UnusableFile
 from streams.kafka.results import TopicsSeen
 from streams.ledger.ledger import Ledger
-from streams.operations.runs import runs_of
+from streams.operations.run_progress import runs_of
 from streams.operations.status import Unavailable, datasets_of, overview_of
 from streams.sdk import budget_file
-from streams.store.port import SuspensionReason
 from streams.store.snapshot import deletable
+from streams.store.store_port import SuspensionReason
 from streams.worker import processor
 from tests.bits import flipped, flipped_text
 from tests.doubles.memory_broker import MemoryBroker, last_snapshot

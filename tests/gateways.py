@@ -10,11 +10,11 @@ from typing import Any
 
 from streams.config import Config
 from streams.gateway.callers import Callers, CallerSigner
-from streams.gateway.server import Gateway
+from streams.gateway.http_gateway import Gateway
 from streams.operations.status import DatasetStatus, read_datasets
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import Connection
-from streams.sdk.memory import MemoryConnection
+from streams.sdk.memory_connection import MemoryConnection
 from tests.waiting import HANGS_AFTER
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from streams.local.children import Child
-from streams.local.server import free_ports
+from streams.local.server_process import free_ports
 from tests.readme import TOP
 
 RULES = TOP / "deploy" / "prometheus"

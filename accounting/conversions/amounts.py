@@ -11,14 +11,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.errors import InvalidInput
-from accounting.exact.roots import bisected
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     nonnegative_array,
     nonnegative_finite,
     renyi_orders,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.roots import bisected
 
 # Sums of a few terms are computed to within this, relative to the sum of their magnitudes.
 SUM_ERROR: Final = 2.0**-49

@@ -19,8 +19,8 @@ import math
 import numpy as np
 import scipy
 
+from accounting.exact.argument_checks import FloatArray
 from accounting.exact.products import split, two_product_error
-from accounting.exact.validation import FloatArray
 
 _SMALL_MU = 0.25
 _LARGEST_MU = 2.0**50

@@ -16,13 +16,13 @@ from accounting.conversions.amounts import (
     renyi_curve,
     target_epsilon,
 )
-from accounting.exact.errors import InvalidInput
-from accounting.exact.units import UNIT_BITS
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     probability,
     renyi_orders,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.units import UNIT_BITS
 
 MAX_CANDIDATES: Final = 32
 _SEARCHED: Final = np.exp2(np.arange(-20 * 32, 39 * 32) / 32.0)  # distances of orders from 1

@@ -24,8 +24,8 @@ import numpy.typing as npt
 import scipy
 
 from accounting.conversions.gdp import gdp_to_delta
-from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import FloatArray, nonnegative_array, probability, real_number
+from accounting.exact.argument_checks import FloatArray, nonnegative_array, probability, real_number
+from accounting.exact.invalid_input import InvalidInput
 
 # Above the errors of ndtri and of ndtr in the tail, where the density multiplies them by 38 at
 # most, and above those of exp.

@@ -17,7 +17,7 @@ from accounting.conversions.amounts import (
     shaved,
     target_epsilon,
 )
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     probability,
 )

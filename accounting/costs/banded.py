@@ -30,15 +30,15 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import Gaussian
-from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN, float_toward
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     as_float_array,
     finite_numbers,
     positive_finite,
     whole_number,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.rounding import DOWN, float_toward
 
 _MOST_STEPS: Final = 2**20
 

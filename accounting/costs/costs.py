@@ -45,10 +45,10 @@ from accounting.costs.power_cost import PURE, ZCDP
 from accounting.costs.pure import renyi_of_pure
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.costs.sampled_records import records_divergence
+from accounting.exact.argument_checks import FloatArray, IntArray, norm_vector, renyi_orders
 from accounting.exact.products import product_up, square_ratio_up
 from accounting.exact.rounding import UP, moved
 from accounting.exact.units import cost_units
-from accounting.exact.validation import FloatArray, IntArray, norm_vector, renyi_orders
 
 
 def zcdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:

@@ -3,7 +3,7 @@
 Neighbouring datasets differ by adding or removing one user. "Norm" is the norm of that user's
 contribution to the released sum in this step; the mechanism defines which norm. Parameters that
 float64 cannot hold are rounded so that the step costs more: noise down, sampling rates up
-(`accounting.exact.validation`).
+(`accounting.exact.argument_checks`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal, TypeAlias, get_args
 
-from accounting.exact.errors import InvalidInput
+from accounting.exact.argument_checks import positive_finite, sampling_probability, whole_number
+from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.rounding import DOWN, float_toward
-from accounting.exact.validation import positive_finite, sampling_probability, whole_number
 
 # The direction in which two neighbours differ: the user is removed from the data, or added.
 Direction: TypeAlias = Literal["remove", "add"]

@@ -21,10 +21,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import UP, float_toward
-from accounting.exact.units import MAX_COST_UNITS
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
     nonnegative_array,
@@ -33,6 +30,9 @@ from accounting.exact.validation import (
     whole_array,
     whole_number,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.rounding import UP, float_toward
+from accounting.exact.units import MAX_COST_UNITS
 
 LevelArray = npt.NDArray[np.uint8]
 

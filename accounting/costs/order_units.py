@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from accounting.exact import wide
+from accounting.exact.argument_checks import FloatArray, IntArray
 from accounting.exact.products import mantissas, split, two_product_error
 from accounting.exact.units import MAX_COST_UNITS
-from accounting.exact.validation import FloatArray, IntArray
 
 _BLOCK: Final = 16384  # products at a time, so that the temporaries stay in the cache
 _EXACT_INTEGERS: Final = 2**53

@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism, gaussian_stddev, noise_scale, pure_scale
-from accounting.exact.errors import InvalidInput
+from accounting.exact.argument_checks import FloatArray, IntArray, norm_vector, positive_finite
+from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.products import ratio_ceil
 from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS
-from accounting.exact.validation import FloatArray, IntArray, norm_vector, positive_finite
 
 # The norm within a budget is rounded three times at most, each within a relative 2**-53.
 # 2**-50 keeps it below the exact norm, and 2**-1000 keeps it out of the subnormal range.

@@ -41,8 +41,8 @@ import numpy.typing as npt
 import scipy
 
 from accounting.costs.mechanisms import Laplace, Mechanism, pure_scale
+from accounting.exact.argument_checks import FloatArray, IntArray, nonnegative_array, norm_vector
 from accounting.exact.units import cost_units
-from accounting.exact.validation import FloatArray, IntArray, nonnegative_array, norm_vector
 
 # Above, mu squared is bounded by 8 log((1 + e^eps) / 2), as Phi(-x) <= e^(-x^2 / 2) / 2.
 _LARGEST_EPSILON: Final = 600.0

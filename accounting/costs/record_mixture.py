@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.exact.validation import FloatArray
+from accounting.exact.argument_checks import FloatArray
 
 # Terms that are below the largest one by more than this, in nats, are left out: all of them
 # together are below its rounding.

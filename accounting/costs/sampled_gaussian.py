@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import PoissonGaussian
-from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import FloatArray, norm_vector, renyi_orders
+from accounting.exact.argument_checks import FloatArray, norm_vector, renyi_orders
+from accounting.exact.invalid_input import InvalidInput
 
 # Ratios and rates are raised to the first (their squares must not underflow); the integrand is
 # not evaluated where v exceeds the second, or at more nodes than the third.

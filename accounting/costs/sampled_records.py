@@ -38,8 +38,8 @@ from accounting.costs.sampled_gaussian import (
     equal_nodes,
     scaled_remainder,
 )
-from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import FloatArray, norm_vector, renyi_orders
+from accounting.exact.argument_checks import FloatArray, norm_vector, renyi_orders
+from accounting.exact.invalid_input import InvalidInput
 
 _MOST_NODES: Final = 2**17
 _FAR_MODE: Final = 24.0  # beyond it, e^{-mode^2 / 2} outweighs all other factors

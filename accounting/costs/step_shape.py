@@ -17,15 +17,15 @@ from accounting.costs.mechanisms import (
     PoissonGaussian,
     known,
 )
-from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN, float_toward
-from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     IntArray,
     norm_vector,
     positive_finite,
     real_number,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.rounding import DOWN, float_toward
+from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS
 
 ONE_STEP: Final = 2**UNIT_BITS
 """The units of one step."""

@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.exact import wide
-from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import UP, moved
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
     nonnegative_array,
     positive_finite,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.rounding import UP, moved
 
 _MANTISSA_BITS: Final = 53
 _SPLITTER: Final = 134217729.0  # 2**27 + 1

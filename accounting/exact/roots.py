@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from accounting.exact.validation import BoolArray, FloatArray, IntArray
+from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray
 
 
 def bisected(

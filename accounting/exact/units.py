@@ -19,15 +19,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN, UP, floats_toward
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
     exact_number,
     nonnegative_array,
     unit_array,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.rounding import DOWN, UP, floats_toward
 
 UNIT_BITS: Final = 44
 MAX_COST_UNITS: Final = 2**62

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.validation import BoolArray, FloatArray, IntArray
+from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray
 
 UintArray = npt.NDArray[np.uint64]
 

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.exact.validation import BoolArray, IntArray
+from accounting.exact.argument_checks import BoolArray, IntArray
 
 _BLOCK: Final = 32768  # users at a time, so that the second read hits the cache
 

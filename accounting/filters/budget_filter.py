@@ -14,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism, PureDP
-from accounting.exact.errors import InvalidInput
-from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, cost_units, from_units_down
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -26,6 +24,8 @@ from accounting.exact.validation import (
     user_count,
     whole_number,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, cost_units, from_units_down
 from accounting.filters.admission import fits, pay
 
 _END_BITS: Final = 48  # the square of a norm that is a relative 2**-49 below the largest

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.validation import IntArray
+from accounting.exact.argument_checks import IntArray
 
 StepArray = npt.NDArray[np.uint32]
 

@@ -35,10 +35,7 @@ from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian, Poi
 from accounting.costs.order_units import units_within_orders
 from accounting.costs.power_cost import GDP, PURE, ZCDP, PowerCost
 from accounting.costs.step_shape import ONE_STEP, StepShape
-from accounting.exact.errors import InvalidInput
-from accounting.exact.roots import bisected_floats
-from accounting.exact.units import MAX_BUDGET_UNITS, budget_units
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -47,6 +44,9 @@ from accounting.exact.validation import (
     user_count,
     whole_number,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.roots import bisected_floats
+from accounting.exact.units import MAX_BUDGET_UNITS, budget_units
 from accounting.filters.budget_filter import BudgetFilter
 
 _GRANT_ULPS = 2**32  # of 2**-52 each: the precision of the search for a granted norm

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.validation import BoolArray, IntArray
+from accounting.exact.argument_checks import BoolArray, IntArray
 from accounting.filters.admission import fits
 from accounting.filters.due_steps import NO_ROWS
 from accounting.odometers import advance_units

@@ -26,9 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism
-from accounting.exact.errors import InvalidInput
-from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, budget_units, from_units_down
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -40,6 +38,8 @@ from accounting.exact.validation import (
     whole_array,
     whole_numbers,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, budget_units, from_units_down
 from accounting.filters.admission import pay
 from accounting.filters.measure_filters import RenyiFilter
 

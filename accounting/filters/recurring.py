@@ -52,9 +52,9 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.norm_levels import LevelArray
-from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import BoolArray, IntArray
-from accounting.filters.accounts import (
+from accounting.exact.argument_checks import BoolArray, IntArray
+from accounting.exact.invalid_input import InvalidInput
+from accounting.filters.account_terms import (
     AccountCostTable,
     AccountTerms,
     AccruedSteps,
@@ -64,7 +64,7 @@ from accounting.filters.accounts import (
 )
 from accounting.filters.due_steps import NEVER, NO_ROWS, DueSteps, distinct
 from accounting.filters.payment import grant
-from accounting.filters.roster import (
+from accounting.filters.roster_columns import (
     EPOCH,
     EXHAUSTED,
     HALTED,

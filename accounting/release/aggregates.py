@@ -32,15 +32,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import root_up
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
     nonnegative_array,
     positive_finite,
     whole_number,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.rounding import root_up
 from accounting.release.counter import ContinualCounter
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.factorisations import MAX_TOTAL, SquareRoot

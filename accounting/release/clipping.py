@@ -26,14 +26,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN, UP, Toward, moved
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     as_float_array,
     nonnegative_array,
     norm_vector,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.rounding import DOWN, UP, Toward, moved
 
 _ULP: Final = 2.0**-52
 _IN_PROPORTION: Final = 2.0**-1021

@@ -16,10 +16,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.errors import InvalidInput
+from accounting.exact.argument_checks import FloatArray, norm_vector, whole_number
+from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.products import product_up
 from accounting.exact.rounding import root_up
-from accounting.exact.validation import FloatArray, norm_vector, whole_number
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.factorisations import MAX_TOTAL, SquareRoot
 from accounting.release.stated_cost import StatedCost, gaussian_for

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.exact.validation import IntArray, sampling_probability
+from accounting.exact.argument_checks import IntArray, sampling_probability
 from accounting.release.exact_normals import strong_bytes
 
 _DIGITS: Final = 16

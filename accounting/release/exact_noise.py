@@ -28,7 +28,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from accounting.exact.errors import InvalidInput
+from accounting.exact.invalid_input import InvalidInput
 
 _POOL_BYTES: Final = 512
 _Size = TypeVar("_Size", Fraction, int)

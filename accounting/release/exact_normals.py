@@ -39,8 +39,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import IntArray
+from accounting.exact.argument_checks import IntArray
+from accounting.exact.invalid_input import InvalidInput
 from accounting.release.exact_noise import ExactNoise
 
 LARGEST_STDDEV: Final = 2**40

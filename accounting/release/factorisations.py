@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.exact.validation import FloatArray, whole_number
+from accounting.exact.argument_checks import FloatArray, whole_number
 
 MAX_HORIZON: Final = 2**22  # a step takes O(horizon) time
 MAX_TOTAL: Final = 2**36  # so that the dot products below stay inside int64

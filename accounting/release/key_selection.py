@@ -28,8 +28,8 @@ from typing import Final
 
 import scipy
 
-from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import positive_finite, whole_number
+from accounting.exact.argument_checks import positive_finite, whole_number
+from accounting.exact.invalid_input import InvalidInput
 from accounting.release.exact_noise import ExactNoise
 
 MARKS: Final = Fraction(1, 1024)

@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import PureDP
-from accounting.exact.errors import InvalidInput
-from accounting.exact.products import product_up
-from accounting.exact.rounding import UP, float_toward
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     norm_vector,
     positive_finite,
     probability,
     whole_number,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.products import product_up
+from accounting.exact.rounding import UP, float_toward
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.stated_cost import StatedCost
 

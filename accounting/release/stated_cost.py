@@ -10,7 +10,7 @@ import numpy as np
 from accounting.costs.costs import zcdp_cost
 from accounting.costs.mechanisms import Gaussian, Mechanism
 from accounting.costs.power_cost import noise_for_norm_budget
-from accounting.exact.errors import InvalidInput
+from accounting.exact.invalid_input import InvalidInput
 
 _SCALE_BITS: Final = 400  # keeps every intermediate result a float64
 

@@ -14,11 +14,11 @@ from accounting.reports.accountant import (
     ReportAccountant,
     TightestReport,
 )
+from accounting.reports.bounds import Bounds
 from accounting.reports.grid import NormGrid
-from accounting.reports.histories import Bounds
 from accounting.reports.membership import MembershipRisk, membership_risk
 from accounting.reports.pld.pld_report import PldReport
-from accounting.reports.renyi import DEFAULT_ORDERS, RenyiReport
+from accounting.reports.renyi_report import DEFAULT_ORDERS, RenyiReport
 from accounting.reports.saddlepoint import SaddlePointReport
 
 __all__ = [

@@ -22,18 +22,18 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism, known
-from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     IntArray,
     nonnegative_finite,
     probability,
     renyi_orders,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.reports.bounds import Bounds, level_counts
 from accounting.reports.gaussian import GaussianReport
 from accounting.reports.grid import NormGrid
-from accounting.reports.histories import Bounds, level_counts
 from accounting.reports.pld.pld_report import PldReport
-from accounting.reports.renyi import RenyiReport
+from accounting.reports.renyi_report import RenyiReport
 from accounting.reports.saddlepoint import SaddlePointReport
 
 Method: TypeAlias = Literal["tightest", "pld", "renyi", "saddlepoint"]

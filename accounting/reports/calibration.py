@@ -18,9 +18,7 @@ from accounting.costs.mechanisms import (
     PoissonGaussian,
     simplified,
 )
-from accounting.exact.errors import InvalidInput
-from accounting.exact.products import product_up
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
     nonnegative_finite,
@@ -30,6 +28,8 @@ from accounting.exact.validation import (
     user_count,
     whole_number,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.products import product_up
 from accounting.reports.accountant import ReportAccountant
 from accounting.reports.grid import MAX_COUNT, NormGrid
 from accounting.reports.pld.losses import LARGEST_RATIO

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from accounting.conversions import gdp_to_delta, gdp_to_epsilon
-from accounting.exact.validation import FloatArray, IntArray
-from accounting.reports.histories import Bounds, Mechanisms, loss_parameters
+from accounting.exact.argument_checks import FloatArray, IntArray
+from accounting.reports.bounds import Bounds, Mechanisms, loss_parameters
 
 _ROUNDING: Final = 2.0**-48
 # Above this delta, `gdp_to_delta` exceeds the exact value by at most a relative 2e-12.

@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.norm_levels import grid_norms
-from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
     nonnegative_array,
     positive_finite,
     whole_number,
 )
+from accounting.exact.invalid_input import InvalidInput
 
 MAX_LEVELS: Final = 2**16
 # Steps of one user at one level: for any number of levels, a user's total fits in int64.

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.conversions.risk import risk_bounds
-from accounting.exact.validation import FloatArray, probability
+from accounting.exact.argument_checks import FloatArray, probability
 from accounting.reports.accountant import Method, ReportAccountant
 
 _LARGE_DELTAS: Final = (0.1, 0.3)  # for the risk of users who have lost much

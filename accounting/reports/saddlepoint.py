@@ -34,10 +34,10 @@ import numpy as np
 from scipy.special import exprel
 
 from accounting.conversions import gdp_tail
-from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import FloatArray, IntArray
+from accounting.exact.argument_checks import FloatArray, IntArray
+from accounting.exact.invalid_input import InvalidInput
+from accounting.reports.bounds import Bounds, Mechanisms
 from accounting.reports.gaussian import GaussianReport
-from accounting.reports.histories import Bounds, Mechanisms
 from accounting.reports.pld import discretisation
 from accounting.reports.pld.lattices import deviation
 from accounting.reports.pld.losses import steps_of

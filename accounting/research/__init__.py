@@ -7,7 +7,7 @@ comparisons with the service's filters.
 from accounting.research.lecuyer import LecuyerOdometer
 from accounting.research.local_filter import LocalFilter
 from accounting.research.rogers import RogersFilter
-from accounting.research.trackers import GdpOdometer, RenyiTracker
+from accounting.research.tick_odometers import GdpOdometer, RenyiTracker
 
 __all__ = [
     "GdpOdometer",

@@ -26,10 +26,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import UP, float_toward
-from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
     positive_finite,
@@ -38,6 +35,9 @@ from accounting.exact.validation import (
     unit_array,
     user_count,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.rounding import UP, float_toward
+from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
 
 BEYOND: Final = MAX_BUDGET_UNITS + 1  # the spend at an order that no rung bounds
 _DIGITS: Final = 50  # of the decimal arithmetic for the tables, the same on every machine

@@ -10,10 +10,10 @@ from typing import cast
 import numpy as np
 
 from accounting.costs.mechanisms import Laplace, Mechanism, PureDP
-from accounting.exact.errors import InvalidInput
+from accounting.exact.argument_checks import IntArray, norm_vector, whole_number
+from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.rounding import UP, float_toward
 from accounting.exact.units import MAX_BUDGET_UNITS
-from accounting.exact.validation import IntArray, norm_vector, whole_number
 from accounting.filters.budget_filter import BudgetFilter
 from accounting.research.rogers import RogersFilter
 

@@ -26,11 +26,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.errors import InvalidInput
-from accounting.exact.products import ratio_ceil
-from accounting.exact.roots import bisected
-from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS
-from accounting.exact.validation import (
+from accounting.exact.argument_checks import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -40,6 +36,10 @@ from accounting.exact.validation import (
     unit_array,
     user_count,
 )
+from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.products import ratio_ceil
+from accounting.exact.roots import bisected
+from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS
 
 _ONE_UNIT: Final = 2.0**-UNIT_BITS
 _LARGEST_EPSILON: Final = 512.0  # spread, at most epsilon^2 / 2, then fits the range of units

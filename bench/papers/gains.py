@@ -19,8 +19,8 @@ from bench.papers import dpsgd, purchases, trainings
 from bench.papers.continual_report import Report
 from bench.papers.images import load_digits
 from bench.papers.mnist import IMAGES_FILE, load_mnist
-from streams.demo.plans import ACCOUNTINGS, best_plan, errors
 from streams.demo.purchases import PURCHASES_FILE
+from streams.demo.revenue_plans import ACCOUNTINGS, best_plan, errors
 
 
 def totals(file: Path, seeds: int, picture: Path | None = None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Daily totals of the CDNOW purchase log, for the accountings of ``streams.demo.plans``.
+"""Daily totals of the CDNOW purchase log, for the accountings of ``streams.demo.revenue_plans``.
 
 Each of the 546 days has one answer: the total of the customers' contributions on that day, plus
 Gaussian noise. For individual accounting the sums are those that the service admits.
@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from streams import Turnstile
-from streams.demo.plans import DELTA, EPSILON, TrainingPlan, contributions
 from streams.demo.purchases import Purchases, load_purchases
 from streams.demo.revenue import CAPS as DOLLARS
+from streams.demo.revenue_plans import DELTA, EPSILON, TrainingPlan, contributions
 
 CAPS = {"revenue": DOLLARS, "CDs": (*range(1, 11), 12), "buyers": (1,)}
 """The grid of caps for each total: dollars, CDs, and 1 for each buyer."""

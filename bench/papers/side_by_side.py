@@ -22,7 +22,7 @@ import numpy as np
 
 from accounting import Gaussian, Laplace, PoissonGaussian, PureDP
 from accounting.reports import NormGrid, ReportAccountant
-from accounting.reports.histories import Bounds
+from accounting.reports.bounds import Bounds
 
 Step: TypeAlias = Gaussian | Laplace | PoissonGaussian | PureDP
 

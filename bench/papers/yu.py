@@ -17,7 +17,7 @@ from accounting import (
     renyi_to_epsilon,
     zcdp_budget,
 )
-from accounting.reports.renyi import DEFAULT_ORDERS
+from accounting.reports.renyi_report import DEFAULT_ORDERS
 from bench.papers.images import CLASSES, Images
 from bench.papers.norms import LEARNING_RATE, NOISE_MULTIPLIER, Training, class_means
 from bench.papers.norms import train as train_network

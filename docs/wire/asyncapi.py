@@ -19,9 +19,14 @@ import yaml
 
 from docs.wire.examples import PARTITION, PARTITIONS, encoded, endings, requests
 from streams import records
-from streams.answerer.answers import CorrectedWindow, Correction, PrivateAnswer, WindowsSum
+from streams.answerer.published_answers import (
+    CorrectedWindow,
+    Correction,
+    PrivateAnswer,
+    WindowsSum,
+)
 from streams.config import Config
-from streams.kafka.answers import ANSWER_SETTINGS, ANSWERS
+from streams.kafka.answer_topics import ANSWER_SETTINGS, ANSWERS
 from streams.kafka.topics import CLIENT_TOPICS, SETTINGS
 from streams.ledger.ledger import Ledger
 
@@ -401,7 +406,7 @@ def text() -> str:
 
 def answers_text() -> str:
     """Return the document of answers as it is stored."""
-    return _yaml("streams/answerer/answers.py", answers_document())
+    return _yaml("streams/answerer/published_answers.py", answers_document())
 
 
 def _yaml(source: str, content: dict[str, Any]) -> str:

@@ -18,9 +18,9 @@ import msgspec
 
 from docs.wire.asyncapi import plain, texts_below
 from streams.gateway import messages
-from streams.gateway.operations import OPERATIONS, PARAMETERS, Operation
+from streams.gateway.http_gateway import JSON, PROBLEM_JSON
+from streams.gateway.http_operations import OPERATIONS, PARAMETERS, Operation
 from streams.gateway.problems import RETRIED, STATUSES, ProblemReason
-from streams.gateway.server import JSON, PROBLEM_JSON
 from streams.records import VERSION, Policy, Reason
 from streams.sdk.client import Turnstile
 from streams.sdk.followers import Halt

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from streams.answerer.answer_table import AnswerRow, AnswerSeries, AnswerTable
-from streams.answerer.queries import Label
+from streams.answerer.query_file import Label
 from streams.config import lacking
-from streams.queries.answerer import quantile_of_noise
+from streams.queries.continual_monitoring import quantile_of_noise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

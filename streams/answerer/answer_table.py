@@ -18,8 +18,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from streams.answerer.answers import AnswerRecord, CorrectedWindow, Correction, PrivateAnswer
-from streams.answerer.queries import Kind, Label
+from streams.answerer.published_answers import (
+    AnswerRecord,
+    CorrectedWindow,
+    Correction,
+    PrivateAnswer,
+)
+from streams.answerer.query_file import Kind, Label
 
 _UNITS: Final[dict[Kind, str]] = {
     "count": "events",

@@ -36,7 +36,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from streams.answerer.kinds import Floats
-from streams.queries.answerer import quantile_of_noise
+from streams.queries.continual_monitoring import quantile_of_noise
 
 _CLEAR: Final = 4.0
 """The standard deviations of its noise that a sum of answers needs for a ratio."""

@@ -17,10 +17,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.answerer.events import EventReader, SkipReason, UserEvent, skipped_text
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.queries import Label, QueryFile, UnusableQueries
+from streams.answerer.query_file import Label, QueryFile, UnusableQueries
 
 FILE_SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
 _MARK: Final = b"\xef\xbb\xbf"  # spreadsheets write it before UTF-8

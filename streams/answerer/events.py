@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from accounting.exact.errors import quoted
-from streams.answerer.queries import Source
+from accounting.exact.invalid_input import quoted
+from streams.answerer.query_file import Source
 from streams.records import User
 from streams.records.codec import first_reserved
 from streams.records.users import normal_form

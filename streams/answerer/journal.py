@@ -44,7 +44,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from streams.answerer.sums import AnsweredSums
+from streams.answerer.running_totals import AnsweredSums
 from streams.records import User
 
 VERSION: Final = 1

@@ -21,7 +21,7 @@ from kafka.errors import KafkaError
 
 from streams.answerer.journal import JournalEntry, JournalUnavailable, name_of
 from streams.config import Config
-from streams.kafka.answers import ANSWERS, ANSWERS_STATE
+from streams.kafka.answer_topics import ANSWERS, ANSWERS_STATE
 from streams.kafka.authentic import (
     ANSWERERS,
     RecordSigner,
@@ -29,7 +29,7 @@ from streams.kafka.authentic import (
     record_signer_of,
     verifier_of,
 )
-from streams.kafka.clients import new_producer, new_reader
+from streams.kafka.kafka_clients import new_producer, new_reader
 from streams.kafka.security import explained
 from streams.kafka.topics import Topics
 from streams.records.signatures import Content, TrustStore

@@ -48,8 +48,8 @@ from accounting.release import KeySelection
 from accounting.release.factorisations import SquareRoot
 from streams.answerer.events import UserEvent, number_of
 from streams.answerer.keys import KeyUniverse
-from streams.answerer.queries import Condition, Label, Query, UnusableQueries
-from streams.queries.answerer import KeyRelease, quantile_of_noise
+from streams.answerer.query_file import Condition, Label, Query, UnusableQueries
+from streams.queries.continual_monitoring import KeyRelease, quantile_of_noise
 from streams.records import User
 
 Floats = NDArray[np.float64]

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.queries import Query, QueryFile, UnusableQueries
+from streams.answerer.query_file import Query, QueryFile, UnusableQueries
 from streams.answerer.windows import Calendar
 from streams.records import Policy
 

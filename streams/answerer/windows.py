@@ -36,7 +36,7 @@ from streams.answerer.events import (
     skipped_text,
 )
 from streams.answerer.kinds import AskedQuery, Content, Floats
-from streams.answerer.queries import Query, QueryFile
+from streams.answerer.query_file import Query, QueryFile
 from streams.answerer.spacing import NEVER, Spacing
 from streams.records import User
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from streams.cli.arguments import (
+from streams.cli.options import (
     AT_DELTA,
     BROKER,
     CLIENT,
@@ -93,7 +93,7 @@ GROUPS: Final = {
 _LOCAL: Final = (
     Command(
         "up",
-        "local:up",
+        "local_commands:up",
         "run a local broker, Redis and workers until Ctrl-C or SIGTERM",
         ("prefix", "config", "partitions"),
         (
@@ -115,7 +115,7 @@ _LOCAL: Final = (
     ),
     Command(
         "demo",
-        "local:demo",
+        "local_commands:demo",
         "compare individual accounting with the strongest baselines",
         ("prefix", "timeout", "config"),
         (
@@ -141,7 +141,7 @@ _LOCAL: Final = (
     ),
     Command(
         "worker",
-        "local:worker",
+        "local_commands:worker",
         "run one worker; start more to scale, at most one for each partition",
         (*OBSERVER, "partitions", "health", "log_format"),
         (log_level("INFO"),),
@@ -149,7 +149,7 @@ _LOCAL: Final = (
     ),
     Command(
         "topics create",
-        "local:topics_create",
+        "local_commands:topics_create",
         "create the missing topics, if workers have no right to; may be repeated",
         BROKER,
         lines=("topics",),
@@ -159,7 +159,7 @@ _LOCAL: Final = (
 _DATASETS: Final = (
     Command(
         "dataset create",
-        "datasets:create",
+        "dataset_commands:create",
         "create a dataset with a policy that never changes",
         FILE_CLIENT,
         (DATASET_NAME, *map(term_option, TERMS)),
@@ -168,7 +168,7 @@ _DATASETS: Final = (
     ),
     Command(
         "dataset access",
-        "datasets:set_access",
+        "dataset_commands:set_access",
         "replace the access list of a dataset",
         FILE_CLIENT,
         (
@@ -187,7 +187,7 @@ _DATASETS: Final = (
     ),
     Command(
         "dataset show",
-        "datasets:show_one",
+        "dataset_commands:show_one",
         "show the policy and the number of users of a dataset",
         FILE_OBSERVER,
         (DATASET_NAME, AT_DELTA),
@@ -195,7 +195,7 @@ _DATASETS: Final = (
     ),
     Command(
         "dataset list",
-        "datasets:listed",
+        "dataset_commands:listed",
         "list all datasets",
         FILE_OBSERVER,
         (AT_DELTA,),
@@ -203,7 +203,7 @@ _DATASETS: Final = (
     ),
     Command(
         "dataset withdraw",
-        "datasets:withdraw",
+        "dataset_commands:withdraw",
         "delete a dataset of which no run was ever opened",
         FILE_CLIENT,
         (DATASET_NAME,),
@@ -211,7 +211,7 @@ _DATASETS: Final = (
     ),
     Command(
         "dataset close",
-        "datasets:close",
+        "dataset_commands:close",
         "close a dataset permanently, with the datasets inside it and all their runs",
         FILE_CLIENT,
         (DATASET_NAME,),
@@ -221,7 +221,7 @@ _DATASETS: Final = (
     ),
     Command(
         "run close",
-        "datasets:close_run",
+        "dataset_commands:close_run",
         "close a run permanently: it can no longer be charged or opened",
         FILE_CLIENT,
         (
@@ -232,7 +232,7 @@ _DATASETS: Final = (
     ),
     Command(
         "runs",
-        "datasets:runs",
+        "dataset_commands:runs",
         "show the progress of each run, its state, and how many of its users are halted",
         FILE_OBSERVER,
         (OF_DATASET,),
@@ -243,7 +243,7 @@ _DATASETS: Final = (
     ),
     Command(
         "publish",
-        "datasets:publish",
+        "dataset_commands:publish",
         "charge the steps of a JSON Lines file, each once even if the file is sent again",
         FILE_CLIENT,
         (arg("file", "the file, or - for standard input", metavar="FILE.jsonl"), TAKE_OVER),
@@ -255,7 +255,7 @@ _DATASETS: Final = (
     ),
     Command(
         "erase",
-        "datasets:erase",
+        "dataset_commands:erase",
         "erase a user permanently: the spending remains, and the user is never admitted again",
         FILE_CLIENT,
         (
@@ -276,7 +276,7 @@ _DATASETS: Final = (
 _RECORDS: Final = (
     Command(
         "halts",
-        "records:halts",
+        "topic_commands:halts",
         "show HALT events: which users were halted at which step",
         FILE_CLIENT,
         (OF_DATASET, OF_RUN, FOLLOW),
@@ -284,7 +284,7 @@ _RECORDS: Final = (
     ),
     Command(
         "odometer",
-        "records:odometer",
+        "topic_commands:odometer",
         "show odometer records: upper bounds on what users have spent",
         FILE_OBSERVER,
         (
@@ -299,7 +299,7 @@ _RECORDS: Final = (
     ),
     Command(
         "balance",
-        "datasets:balance",
+        "dataset_commands:balance",
         "show what a user has spent and has left, as Redis has it: needs no Kafka and no worker",
         ("redis", "prefix", "config"),
         (DATASET_NAME, user_option("digits find the integer and the string")),
@@ -309,7 +309,7 @@ _RECORDS: Final = (
     ),
     Command(
         "rejects",
-        "records:rejects",
+        "topic_commands:rejects",
         "show rejected requests: why, when, from which run, and the record itself",
         FILE_CLIENT,
         (
@@ -322,7 +322,7 @@ _RECORDS: Final = (
     ),
     Command(
         "answer",
-        "records:answer",
+        "topic_commands:answer",
         "answer the queries of a file privately, as windows of events close",
         (*CLIENT, "health", "log_format"),
         (
@@ -365,7 +365,7 @@ _RECORDS: Final = (
     ),
     Command(
         "answers",
-        "answers:answers",
+        "answer_commands:answers",
         "show the private answers that were published, each once, or write them to files",
         CLIENT,
         (
@@ -395,7 +395,7 @@ _RECORDS: Final = (
 _SECURITY: Final = (
     Command(
         "acl",
-        "operations:acl",
+        "operator_commands:acl",
         "print or grant the rights of each role on Kafka and Redis",
         ("kafka", "prefix", "timeout", "config"),
         (
@@ -421,7 +421,7 @@ _SECURITY: Final = (
     ),
     Command(
         "keys new",
-        "operations:new_keys",
+        "operator_commands:new_keys",
         "create a private key, and the public key for those who check its signatures",
         (),
         (
@@ -444,7 +444,7 @@ _SECURITY: Final = (
 _OPERATIONS: Final = (
     Command(
         "status",
-        "operations:status",
+        "operator_commands:status",
         "show each partition's state, owner, lag and users, and the datasets",
         FILE_OBSERVER,
         (AT_DELTA, flag("--watch", "show it again every two seconds, until Ctrl-C")),
@@ -454,7 +454,7 @@ _OPERATIONS: Final = (
     ),
     Command(
         "doctor",
-        "operations:doctor",
+        "operator_commands:doctor",
         "find problems and risks of the service, with remedies",
         OBSERVER,
         (
@@ -472,7 +472,7 @@ _OPERATIONS: Final = (
     ),
     Command(
         "trim",
-        "operations:trim_log",
+        "operator_commands:trim_log",
         "delete the records of the log that a snapshot covers",
         CLIENT,
         (flag("--dry-run", "only show what would be deleted"),),
@@ -483,7 +483,7 @@ _OPERATIONS: Final = (
     ),
     Command(
         "dashboard",
-        "views:dashboard",
+        "page_commands:dashboard",
         "serve live, read-only pages about the service and its answers until Ctrl-C or SIGTERM",
         OBSERVER,
         (*page_options("127.0.0.1:8480"), AT_DELTA, WORKERS),
@@ -495,7 +495,7 @@ _OPERATIONS: Final = (
     ),
     Command(
         "gateway",
-        "gateway:gateway",
+        "gateway_command:gateway",
         "serve an HTTP API for callers without a Kafka client, until Ctrl-C or SIGTERM",
         FILE_OBSERVER,
         (
@@ -521,7 +521,7 @@ _OPERATIONS: Final = (
     ),
     Command(
         "portal",
-        "views:portal",
+        "page_commands:portal",
         "serve a page that shows users what was spent of their budgets, until Ctrl-C or SIGTERM",
         OBSERVER,
         (
@@ -542,7 +542,7 @@ _OPERATIONS: Final = (
     ),
     Command(
         "portal link",
-        "views:portal_link",
+        "page_commands:portal_link",
         "print a link with which one user opens the page",
         ("prefix", "config"),
         (
@@ -572,7 +572,7 @@ _OPERATIONS: Final = (
     ),
     Command(
         "portal revoke",
-        "views:portal_revoke",
+        "page_commands:portal_revoke",
         "end a link and its session",
         ("config",),
         (arg("id", "as `portal link` printed it", hex_id_of, metavar="ID"),),
@@ -589,7 +589,7 @@ _PROVEN: Final = (
 _REPLAY: Final = (
     Command(
         "verify",
-        "replay:verify",
+        "log_commands:verify",
         "replay the log and compare it with all that was stored and published",
         FILE_OBSERVER,
         (
@@ -610,7 +610,7 @@ _REPLAY: Final = (
     ),
     Command(
         "backup",
-        "replay:backup",
+        "log_commands:backup",
         "copy a budget file as of one moment, verify the copy, and write its receipt",
         ("timeout", "config", "budgets"),
         (
@@ -624,7 +624,7 @@ _REPLAY: Final = (
     ),
     Command(
         "statement",
-        "statement:statement",
+        "statement_command:statement",
         "state the guarantee of a dataset for model cards and registries, backed by verify",
         FILE_OBSERVER,
         (
@@ -645,7 +645,7 @@ _REPLAY: Final = (
     ),
     Command(
         "repartition",
-        "replay:repartition",
+        "log_commands:repartition",
         "continue the log under another prefix, with another number of partitions",
         CLIENT,
         (
@@ -664,7 +664,7 @@ _REPLAY: Final = (
     ),
     Command(
         "import",
-        "replay:import_file",
+        "log_commands:import_file",
         "move a budget file into a service that has no log yet",
         CLIENT,
         (
@@ -684,7 +684,7 @@ _REPLAY: Final = (
     ),
     Command(
         "explain",
-        "replay:explain",
+        "log_commands:explain",
         "explain what happened to one user: every charge, and every HALT with its reason",
         FILE_OBSERVER,
         (
@@ -703,7 +703,7 @@ _REPLAY: Final = (
     ),
     Command(
         "report",
-        "replay:report",
+        "log_commands:report",
         "report the loss of every user's steps, as a fixed schedule and at any time",
         FILE_OBSERVER,
         (

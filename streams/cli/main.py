@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from streams.answerer.journal import JournalUnavailable, Superseded
-from streams.answerer.queries import UnusableQueries
-from streams.cli.arguments import setting_option
+from streams.answerer.query_file import UnusableQueries
 from streams.cli.commands import COMMANDS, GROUPS, Command
-from streams.cli.output import Exit, UnusableInput, close_unwritable_outputs, note, say
+from streams.cli.options import setting_option
+from streams.cli.printing import Exit, UnusableInput, close_unwritable_outputs, note, say
 from streams.config import Config, ConfigurationError, lacking, release
-from streams.demo.errors import DemoError
+from streams.demo.demo_error import DemoError
 from streams.kafka.results import TopicsUnavailable
-from streams.ledger.errors import PartitionError
-from streams.local.errors import LocalStackError
+from streams.ledger.partition_errors import PartitionError
+from streams.local.launch_errors import LocalStackError
 from streams.operations.status import Unavailable
 from streams.replay.archive import BrokenLog, CannotMove, CannotRepartition, UnreadableService
 from streams.replay.receipts import UnusableReceipt

@@ -6,12 +6,12 @@ import argparse
 import re
 import sys
 
-from streams.cli.output import Exit, UnusableInput, note
+from streams.cli.printing import Exit, UnusableInput, note
 from streams.config import Config
 from streams.operations.status import Unavailable, read_datasets
 from streams.records import User
 from streams.records.users import normal_form
-from streams.sdk.layout import Pseudonyms
+from streams.sdk.step_layout import Pseudonyms
 
 
 def user_of(options: argparse.Namespace) -> str:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.config import Config
-from streams.demo.errors import DemoError, demo_extra
+from streams.demo.demo_error import DemoError, demo_extra
 from streams.demo.plots import plot_revenue
 from streams.demo.purchases import (
     PURCHASES_FILE,
@@ -20,8 +20,8 @@ from streams.demo.purchases import (
     simulated_purchases,
 )
 from streams.demo.revenue import Progress, answer_revenue
-from streams.demo.table import Summary, show_summary, summary_of
-from streams.kafka.answers import ensure_answer_topics
+from streams.demo.revenue_summary import Summary, show_summary, summary_of
+from streams.kafka.answer_topics import ensure_answer_topics
 from streams.sdk.client import Turnstile
 
 Echo: TypeAlias = Callable[[object], None]

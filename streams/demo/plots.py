@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from streams.demo.errors import demo_extra
-from streams.demo.plans import DELTA, EPSILON
-from streams.demo.results import with_error
+from streams.demo.demo_error import demo_extra
+from streams.demo.means import with_error
 from streams.demo.revenue import RevenueResult
+from streams.demo.revenue_plans import DELTA, EPSILON
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,8 +18,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.exact.errors import quoted
-from streams.demo.errors import DemoError
+from accounting.exact.invalid_input import quoted
+from streams.demo.demo_error import DemoError
 
 PURCHASES_FILE: Final = "CDNOW_master.txt"
 _FIELDS: Final = ("customer", "date", "CDs", "dollars")

@@ -24,12 +24,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.answerer.answering import Answering, answer_file
-from streams.answerer.answers import AnswerRecord, PrivateAnswer
 from streams.answerer.event_file import EventFile
 from streams.answerer.journal import Journal
-from streams.answerer.queries import QueryFile, read_query_file
-from streams.demo.plans import (
+from streams.answerer.published_answers import AnswerRecord, PrivateAnswer
+from streams.answerer.query_file import QueryFile, read_query_file
+from streams.answerer.window_answering import Answering, answer_file
+from streams.demo.purchases import Purchases
+from streams.demo.revenue_plans import (
     ACCOUNTINGS,
     DELTA,
     EPSILON,
@@ -39,7 +40,6 @@ from streams.demo.plans import (
     contributions,
     errors,
 )
-from streams.demo.purchases import Purchases
 from streams.sdk.client import Turnstile
 
 Progress: TypeAlias = Callable[[], object]

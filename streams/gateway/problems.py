@@ -11,7 +11,7 @@ import msgspec
 from streams.gateway.messages import Dataset, HttpProblem
 from streams.operations.status import Unavailable
 from streams.records import Holder, Policy, Reason
-from streams.sdk.datasets import arguments_of
+from streams.sdk.dataset_requests import arguments_of
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,

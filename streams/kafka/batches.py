@@ -18,7 +18,7 @@ the offsets within an uncompressed batch. Two readers that treat one of them dif
 different logs, so this rule is a part of what a log means.
 
 Two releases of a codec's library may disagree about malformed input. Then the heads of the hash
-chain differ, and a replay stops (``streams.replay.replay``).
+chain differ, and a replay stops (``streams.replay.log_replay``).
 
 A batch of *events* holds the events of many users, and one user's record must not decide whether
 those of other users count. ``EventBatch`` therefore reads the same format record by record. A

@@ -10,8 +10,8 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import TopicAuthorizationFailedError
 
 from streams.config import Config
-from streams.kafka.answers import ANSWER_SETTINGS
-from streams.kafka.clients import administering
+from streams.kafka.answer_topics import ANSWER_SETTINGS
+from streams.kafka.kafka_clients import administering
 from streams.kafka.topics import MIN_IN_SYNC, SETTINGS, described_topics, settings_of
 
 _KEEPING = ("cleanup.policy", "retention.ms", "retention.bytes")

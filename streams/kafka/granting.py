@@ -18,7 +18,7 @@ from kafka.admin import (
 
 from streams.config import Config
 from streams.kafka.access import GROUP, TOPIC, TRANSACTIONS, AccessRule
-from streams.kafka.clients import administering
+from streams.kafka.kafka_clients import administering
 from streams.kafka.results import TopicsUnavailable
 
 _RESOURCES = {

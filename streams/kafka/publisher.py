@@ -26,7 +26,7 @@ class KafkaPublisher:
     """One idempotent producer without transactions. Outputs of partition p go to partition p.
 
     An output may be published twice, and late: readers drop outputs that they have seen. Odometer
-    records must not be late; ``odometers`` sends them.
+    records must not be late; ``streams.worker.odometer_publisher`` sends them.
 
     Args:
         config: the settings, with the address of Kafka.

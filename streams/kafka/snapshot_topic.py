@@ -11,8 +11,8 @@ from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.kafka.authentic import RecordSigner, RecordVerifier
-from streams.kafka.clients import new_reader
 from streams.kafka.fenced_producer import Transactions, queue_in_batches
+from streams.kafka.kafka_clients import new_reader
 from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
 from streams.kafka.topics import SNAPSHOTS
 from streams.records.signatures import Content

@@ -14,7 +14,7 @@ from importlib import import_module
 from aiokafka.abc import AbstractTokenProvider as AsyncTokenProvider
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.config import Config, ConfigurationError
 
 

@@ -25,7 +25,7 @@ from kafka.errors import (
 )
 
 from streams.config import Config
-from streams.kafka.clients import new_admin
+from streams.kafka.kafka_clients import new_admin
 from streams.kafka.results import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.kafka.security import explained
 from streams.records import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES

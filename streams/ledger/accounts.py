@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import Mechanism, best_order
-from accounting.filters.accounts import AccountCostTable, BalanceColumns
+from accounting.filters.account_terms import AccountCostTable, BalanceColumns
 from accounting.filters.payment import Restart, any_order
 from accounting.filters.recurring import BudgetAccount
 from streams.ledger.columns import (
@@ -32,9 +32,9 @@ from streams.ledger.columns import (
     slots_of,
     unpack_numbers,
 )
-from streams.ledger.index import UserIndex
 from streams.ledger.rule import NO_ROWS, Before, NormPayment, OrderIndex, Rule, positions
 from streams.ledger.slots import UNKNOWN
+from streams.ledger.user_index import UserIndex
 from streams.ledger.validation import check_new_users, check_no_member, check_once, is_keyed_hash
 from streams.records import Policy, User, Users
 from streams.records.users import UserIds

@@ -30,7 +30,7 @@ import msgspec
 from msgspec import UNSET
 
 from streams.ledger.budgets import Policies
-from streams.ledger.errors import CannotVerify
+from streams.ledger.partition_errors import CannotVerify
 from streams.ledger.tracked import Tracked
 from streams.records import (
     AccessList,

@@ -19,8 +19,8 @@ from streams.ledger.outputs import (
     odometer_output,
     roster_decision_of,
 )
-from streams.ledger.rosters import Members, enrolment, pricing
-from streams.ledger.runs import check_next_step, stored_decision, under_current_attempt
+from streams.ledger.roster_members import Members, enrolment, pricing
+from streams.ledger.run_states import check_next_step, stored_decision, under_current_attempt
 from streams.ledger.separation import check_roster
 from streams.ledger.state import State
 from streams.ledger.validation import check_balances, check_decision, check_request, count_of

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.ledger.errors import UnknownState
+from streams.ledger.partition_errors import UnknownState
 
 Numbers: TypeAlias = NDArray[np.int64]
 Rows: TypeAlias = Numbers | slice

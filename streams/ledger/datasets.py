@@ -1,7 +1,7 @@
 """Datasets: create, close, withdraw and erase; and the budgets that runs hold.
 
-``streams.ledger.runs`` has the states of a run, ``streams.ledger.authorization`` those of an access
-list, ``streams.ledger.erasure`` those of a user. The states of a dataset in one partition:
+``streams.ledger.run_states`` has the states of a run, ``streams.ledger.authorization`` those of an
+access list, ``streams.ledger.erasure`` those of a user. The states of a dataset in one partition:
 
     (unknown) --create-dataset--> policy                    the first one binds P of the log
     policy --create-dataset, same policy--> unchanged
@@ -47,9 +47,9 @@ from streams.ledger.accrual import (
 from streams.ledger.authorization import check_access
 from streams.ledger.budgets import Budgets
 from streams.ledger.erasure import check_key
-from streams.ledger.errors import LayoutMismatch
 from streams.ledger.outputs import Output, Place, answer, answer_to, tombstone_of
-from streams.ledger.runs import RunState, closed, opened, under_current_attempt
+from streams.ledger.partition_errors import LayoutMismatch
+from streams.ledger.run_states import RunState, closed, opened, under_current_attempt
 from streams.ledger.separation import separation_of
 from streams.ledger.state import State
 from streams.ledger.tracked import Address

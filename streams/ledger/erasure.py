@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.ledger.errors import LostErasureKey
+from streams.ledger.partition_errors import LostErasureKey
 from streams.ledger.tracked import Address, Tracked
 from streams.records import (
     ERASED_INTEGER,

@@ -1,7 +1,7 @@
 """The ledger of one partition: (state, record) -> (state, answers). No I/O, no clock.
 
-``streams.ledger.datasets`` has the states of a dataset, ``streams.ledger.runs`` those of a run.
-Applying the same records to the same state gives the same bytes, on any machine.
+``streams.ledger.datasets`` has the states of a dataset, ``streams.ledger.run_states`` those of a
+run. Applying the same records to the same state gives the same bytes, on any machine.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ from streams.ledger.datasets import (
     withdraw_dataset,
 )
 from streams.ledger.erasure import ErasureKeys
-from streams.ledger.errors import LayoutMismatch, LostErasureKey, PartitionError, UnknownState
 from streams.ledger.outputs import Channel, Output, Place, answer_to, reject
+from streams.ledger.partition_errors import (
+    LayoutMismatch,
+    LostErasureKey,
+    PartitionError,
+    UnknownState,
+)
 from streams.ledger.retirement import begin_import, check_agreement, check_live, retire
-from streams.ledger.rosters import Rosters
-from streams.ledger.runs import RunState, counted
+from streams.ledger.roster_members import Rosters
+from streams.ledger.run_states import RunState, counted
 from streams.ledger.state import Delta, SavedState, State
 from streams.records import (
     Allowed,

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from accounting.filters.recurring import StepOutcome
 from streams.ledger.accounts import Raised
 from streams.ledger.budgets import Budgets, Charged
-from streams.ledger.rosters import Members, Terms
-from streams.ledger.runs import RunState
+from streams.ledger.roster_members import Members, Terms
+from streams.ledger.run_states import RunState
 from streams.records import (
     MAX_REQUEST_BYTES,
     Answer,

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output, Place, odometer_output
-from streams.ledger.runs import RunState, closed
+from streams.ledger.run_states import RunState, closed
 from streams.ledger.state import ImportOrigin, State
 from streams.records import Import, User, encode
 

@@ -19,8 +19,8 @@ import hashlib
 
 from msgspec import to_builtins
 
-from streams.ledger.errors import ImportPending
 from streams.ledger.outputs import Place, answer
+from streams.ledger.partition_errors import ImportPending
 from streams.ledger.state import Retirement, State
 from streams.records import Import, LogRetired, Reason, Rejection, Request, Retire, encode
 from streams.records.digests import HashChain

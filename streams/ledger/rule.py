@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import InvalidInput, Mechanism, PerUserOrderFilter, best_order
-from accounting.filters.accounts import AccountTerms, Orders
+from accounting.filters.account_terms import AccountTerms, Orders
 from accounting.filters.payment import Payment, any_order
 from streams.ledger.columns import Numbers
 from streams.ledger.validation import filter_of

@@ -22,7 +22,7 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from streams.ledger.columns import Numbers
-from streams.ledger.runs import RunState
+from streams.ledger.run_states import RunState
 from streams.ledger.tracked import Address, Tracked
 from streams.records import ChargeRoster, Enrol, OpenRun, Reason, Rejection
 

@@ -27,9 +27,9 @@ from streams.ledger.authorization import Access, Authorization
 from streams.ledger.budgets import Policies
 from streams.ledger.columns import PAGE_ROWS, RowDelta
 from streams.ledger.erasure import ErasedUsers, ErasureKeys, KeysInUse
-from streams.ledger.errors import LayoutMismatch, UnknownState
-from streams.ledger.rosters import MemberDelta, Rosters
-from streams.ledger.runs import Runs
+from streams.ledger.partition_errors import LayoutMismatch, UnknownState
+from streams.ledger.roster_members import MemberDelta, Rosters
+from streams.ledger.run_states import Runs
 from streams.ledger.separation import Participants, Separations
 from streams.ledger.tracked import Address, Tracked
 from streams.records import Holder, encode

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from streams.ledger.errors import UnknownState
+from streams.ledger.partition_errors import UnknownState
 from streams.records import encode
 
 Value = TypeVar("Value")

@@ -32,7 +32,7 @@ from accounting import (
     StepShape,
     steps_measure,
 )
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.ledger.slots import UNKNOWN
 from streams.records import (
     ERASED_INTEGER,

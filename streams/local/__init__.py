@@ -7,10 +7,10 @@ supports Linux and macOS.
 
 from streams.local.broker import KafkaBroker
 from streams.local.children import Child
-from streams.local.errors import LocalFailure, LocalStackError
+from streams.local.launch_errors import LocalFailure, LocalStackError
 from streams.local.redis_server import RedisServer
 from streams.local.stack import WORKER_COMMAND, LocalStack
-from streams.local.workers import Worker
+from streams.local.worker_process import Worker
 
 __all__ = [
     "WORKER_COMMAND",

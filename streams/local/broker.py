@@ -10,9 +10,9 @@ from typing import Any
 
 from streams.local.children import Child
 from streams.local.directory import make_private, write_private
-from streams.local.errors import LocalFailure, LocalStackError
 from streams.local.kafka_runtime import Progress, find_java, kafka_classpath
-from streams.local.server import LOOPBACK, Server
+from streams.local.launch_errors import LocalFailure, LocalStackError
+from streams.local.server_process import LOOPBACK, Server
 
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Default options of the virtual machine.

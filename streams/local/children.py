@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from streams.local.errors import LocalFailure, LocalStackError
+from streams.local.launch_errors import LocalFailure, LocalStackError
 
 _GUARD = Path(__file__).with_name("guard.py")
 _TAIL_BYTES = 16384

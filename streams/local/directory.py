@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
-from streams.local.errors import LocalFailure, LocalStackError
+from streams.local.launch_errors import LocalFailure, LocalStackError
 
 _PREFIX = "dp-turnstile-"
 _LOCK = ".lock"

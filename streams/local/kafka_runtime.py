@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from urllib.request import build_opener
 
-from streams.local.errors import LocalFailure, LocalStackError, how_to_install
+from streams.local.launch_errors import LocalFailure, LocalStackError, how_to_install
 
 Progress = Callable[[str], None]
 

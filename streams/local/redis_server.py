@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from streams.local.directory import make_private
-from streams.local.errors import LocalFailure, LocalStackError, how_to_install
-from streams.local.server import LOOPBACK, Server
+from streams.local.launch_errors import LocalFailure, LocalStackError, how_to_install
+from streams.local.server_process import LOOPBACK, Server
 
 _SETTINGS: Mapping[str, str] = {
     "bind": LOOPBACK,

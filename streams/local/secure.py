@@ -19,15 +19,15 @@ from cryptography.hazmat.primitives import serialization
 
 from streams.config import Config
 from streams.kafka.access import ROLES, rules_of
-from streams.kafka.answers import ensure_answer_topics
+from streams.kafka.answer_topics import ensure_answer_topics
 from streams.kafka.granting import grant, set_passwords
 from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import ensure_topics
 from streams.local.broker import KafkaBroker
 from streams.local.directory import DataDirectory, make_private, write_private
-from streams.local.errors import LocalFailure, LocalStackError
+from streams.local.launch_errors import LocalFailure, LocalStackError
 from streams.local.redis_server import RedisServer
-from streams.local.server import LOOPBACK
+from streams.local.server_process import LOOPBACK
 from streams.local.stack import SECURE_FOLDER, LocalStack
 from streams.records.signatures import Signer, new_keys
 from streams.store.rights import rights

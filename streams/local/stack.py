@@ -12,11 +12,11 @@ from typing import ClassVar, Self, TypeVar
 from streams.config import PREFIX
 from streams.local.broker import KafkaBroker
 from streams.local.directory import DataDirectory, make_private
-from streams.local.errors import LocalFailure, LocalStackError
 from streams.local.kafka_runtime import Progress
+from streams.local.launch_errors import LocalFailure, LocalStackError
 from streams.local.redis_server import RedisServer
-from streams.local.server import KAFKA_PORT, REDIS_PORT, Server
-from streams.local.workers import Worker
+from streams.local.server_process import KAFKA_PORT, REDIS_PORT, Server
+from streams.local.worker_process import Worker
 
 WORKER_COMMAND = (sys.executable, "-m", "streams.cli", "worker")
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from streams.config import Config
 from streams.ledger.accrual import budgets_of
-from streams.ledger.errors import UnknownState
 from streams.ledger.ledger import Ledger, ledger_of
+from streams.ledger.partition_errors import UnknownState
 from streams.operations.guarantees import Amounts
 from streams.operations.status import Unavailable, from_redis
 from streams.records import User

@@ -11,10 +11,10 @@ from streams.config import Config, environment_names
 from streams.kafka.facts import read_facts, read_inputs
 from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import NORMS
-from streams.operations.answerers import of_answerers
+from streams.operations.answerer_checks import of_answerers
+from streams.operations.check_tables import Facts, Finding, Level, Row, Table, findings_of
 from streams.operations.endpoints import WorkerSeen, ask_answerers, ask_workers
-from streams.operations.findings import Facts, Finding, Level, Row, Table, findings_of
-from streams.operations.servers import of_kafka, of_redis
+from streams.operations.server_checks import of_kafka, of_redis
 from streams.operations.status import (
     Overview,
     PartitionState,

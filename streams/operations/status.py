@@ -17,7 +17,8 @@ from streams.records import AccessList, Policy
 from streams.sdk.budget_file import BudgetFile
 from streams.store.layout import chain_fields, fields_of_nothing, with_meta_digest
 from streams.store.misfit import Suspension, Suspensions
-from streams.store.port import (
+from streams.store.redis_store import RedisStore
+from streams.store.store_port import (
     Glance,
     Inventory,
     Pulse,
@@ -28,7 +29,6 @@ from streams.store.port import (
     decode_pulse,
     pack_report,
 )
-from streams.store.redis_store import RedisStore
 
 
 class Unavailable(Exception):

@@ -21,7 +21,7 @@ from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.kafka.authentic import RecordVerifier, verifier_of
-from streams.kafka.clients import administering, new_reader
+from streams.kafka.kafka_clients import administering, new_reader
 from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.kafka.snapshot_topic import SnapshotsUnavailable, read_snapshot
 from streams.kafka.topics import NORMS, SNAPSHOTS

@@ -2,8 +2,8 @@
 
 ``PolicyTerms`` is the one table of them. The keyword arguments of ``create_dataset``, the options
 of ``turnstile dataset create`` and the body of the HTTP request are made from it. A term with the
-name of a field of ``Policy`` becomes that field. ``streams.sdk.datasets.policy_from`` converts the
-terms that people state in another form than records have.
+name of a field of ``Policy`` becomes that field. ``streams.sdk.dataset_requests.policy_from``
+converts the terms that people state in another form than records have.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from streams.records import (
 from streams.records.packing import unpack_bits, unpack_norms
 from streams.records.users import UserIds, partitions_of
 from streams.replay.archive import Archive, UnreadableService
-from streams.replay.replay import Applied, Compared, LogReplay
+from streams.replay.log_replay import Applied, Compared, LogReplay
 from streams.sdk.decisions import refusing_budget
 
 _SAMPLED = PoissonGaussian(1.0, 0.5)

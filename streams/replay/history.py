@@ -45,7 +45,7 @@ from streams.records import (
 )
 from streams.records.packing import unpack_bits, unpack_norms, unpack_positions
 from streams.records.users import UserIds
-from streams.replay.replay import Applied, mechanism_of_step
+from streams.replay.log_replay import Applied, mechanism_of_step
 
 Counts = NDArray[np.int64]
 

@@ -41,7 +41,7 @@ from streams.ledger.repartition import (
 from streams.ledger.retirement import agreement
 from streams.records import Retire, encode
 from streams.replay.archive import Archive, CannotRepartition
-from streams.replay.replay import LogReplay
+from streams.replay.log_replay import LogReplay
 from streams.store.layout import Meta, digest_of, fields_of_nothing, pack_page, page_hash
 from streams.store.snapshot import Draft, Moment, Snapshot, UnusableSnapshot, pieces
 from streams.worker.ports import FencedProducer, SnapshotTopic

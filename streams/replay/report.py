@@ -38,7 +38,7 @@ from streams.replay.history import (
     StepKind,
     TooManyMechanisms,
 )
-from streams.replay.replay import Compared, LogReplay, Progress
+from streams.replay.log_replay import Compared, LogReplay, Progress
 
 _AT_A_TIME = 1024
 """The histories whose epsilons are computed at once."""

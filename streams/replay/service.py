@@ -17,11 +17,11 @@ from kafka.errors import KafkaError
 from streams.answerer.journal import JournalUnavailable, carry_over
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.config import Config
-from streams.kafka.answers import ensure_answer_topics, has_answer_topics
+from streams.kafka.answer_topics import ensure_answer_topics, has_answer_topics
 from streams.kafka.authentic import RecordVerifier, header, record_signer_of, verifier_of
 from streams.kafka.batches import FetchedRecord, Gap
-from streams.kafka.clients import new_producer
 from streams.kafka.fenced_producer import KafkaFencedProducer
+from streams.kafka.kafka_clients import new_producer
 from streams.kafka.log import TopicReader
 from streams.kafka.results import Extent, LogUnavailable, NotSent, TopicsUnavailable
 from streams.kafka.security import explained
@@ -41,9 +41,9 @@ from streams.replay.archive import (
     other_log,
 )
 from streams.replay.repartition import Logs, install
-from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot, UnusableSnapshot
+from streams.store.store_port import Glance, StoreUnavailable
 from streams.store.stored_state import StoredState
 
 _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 256, 8 * 1024 * 1024

@@ -47,10 +47,7 @@ from streams.replay.archive import (
     other_log,
 )
 from streams.replay.findings import Check, Findings, PartitionVerified, Verified
-from streams.replay.odometers import compare_before, compare_last
-from streams.replay.published import Published
-from streams.replay.receipts import Receipt
-from streams.replay.replay import (
+from streams.replay.log_replay import (
     Applied,
     Beginning,
     HeadMismatch,
@@ -58,7 +55,10 @@ from streams.replay.replay import (
     Progress,
     mechanism_of_step,
 )
-from streams.replay.stored import StoredPartition
+from streams.replay.odometer_comparison import compare_before, compare_last
+from streams.replay.output_comparison import Published
+from streams.replay.receipts import Receipt
+from streams.replay.state_comparison import StoredPartition
 from streams.sdk.arguments import price
 from streams.sdk.errors import InvalidRequest
 from streams.store.stored_state import StoredState

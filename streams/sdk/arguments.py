@@ -26,8 +26,8 @@ from accounting import (
     mechanism_from,
 )
 from accounting.costs.mechanisms import noise_scale
-from accounting.exact.errors import quoted
-from accounting.exact.validation import as_float_array, nonnegative_finite
+from accounting.exact.argument_checks import as_float_array, nonnegative_finite
+from accounting.exact.invalid_input import quoted
 from streams.ledger.validation import (
     MECHANISMS,
     check_covered,

@@ -51,10 +51,10 @@ from weakref import WeakSet
 
 import msgspec
 
-from accounting.exact.errors import quoted
-from streams.ledger.errors import PartitionError
+from accounting.exact.invalid_input import quoted
 from streams.ledger.ledger import Ledger, UnknownState, ledger_of
 from streams.ledger.outputs import Channel, Output
+from streams.ledger.partition_errors import PartitionError
 from streams.records import encode, tombstone_offset
 from streams.sdk.connection import Deadline
 from streams.sdk.errors import (

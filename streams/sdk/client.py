@@ -10,7 +10,7 @@ from typing import Unpack
 
 from msgspec import structs
 
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.config import Config, lacking
 from streams.ledger.outputs import Channel
 from streams.records import (
@@ -22,7 +22,7 @@ from streams.records import (
 from streams.records.terms import PolicyTerms, takes_terms
 from streams.records.users import normal_form
 from streams.sdk.connection import Connection, Deadline, SignsRequests
-from streams.sdk.datasets import (
+from streams.sdk.dataset_requests import (
     access_list,
     close,
     create,
@@ -40,10 +40,10 @@ from streams.sdk.followers import (
     distinct_halts,
     rising_odometers,
 )
-from streams.sdk.layout import Pseudonyms
 from streams.sdk.observing import ClientTraces, Observer
 from streams.sdk.opening import close_run, open_run, resume_run
 from streams.sdk.run import Run
+from streams.sdk.step_layout import Pseudonyms
 
 _PARTITIONS = 4
 
@@ -127,7 +127,7 @@ class Turnstile:
             pseudonym_key: as that of ``Turnstile``.
             request_key: as that of ``Turnstile``.
         """
-        from streams.sdk.memory import MemoryConnection
+        from streams.sdk.memory_connection import MemoryConnection
 
         connection = MemoryConnection(partitions, Config().timeout)
         return cls(connection=connection, pseudonym_key=pseudonym_key, request_key=request_key)
@@ -174,7 +174,7 @@ class Turnstile:
             UnusableFile: the file cannot be used; ``problem`` says why. It was not changed.
         """
         from streams.sdk.budget_file import create_file
-        from streams.sdk.file import FileConnection
+        from streams.sdk.file_connection import FileConnection
 
         name = fspath(path)
         seconds = Deadline.after(Config().timeout if timeout is None else timeout).seconds
@@ -617,9 +617,9 @@ class Turnstile:
 def _connect(config: Config) -> Connection:
     """Connect to the service or the file in the settings; import only what this one needs."""
     if config.budgets:
-        from streams.sdk.file import FileConnection
+        from streams.sdk.file_connection import FileConnection
 
         return FileConnection(config.budgets, config.timeout)
-    from streams.sdk.kafka import KafkaConnection
+    from streams.sdk.kafka_connection import KafkaConnection
 
     return KafkaConnection(config)

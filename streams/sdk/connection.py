@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.ledger.outputs import Channel
 from streams.records import (
     MAX_REQUEST_BYTES,
@@ -48,8 +48,8 @@ from streams.sdk.errors import (
     refusal_of,
 )
 from streams.sdk.followers import Followed, Reading
-from streams.sdk.layout import Pseudonyms
 from streams.sdk.observing import Headers, Observer
+from streams.sdk.step_layout import Pseudonyms
 
 logger = logging.getLogger("turnstile.sdk")
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.records import Policy
 from streams.sdk.arguments import UsersLike
 from streams.sdk.client import Turnstile

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.records import (
     BUDGET,
     Decision,

@@ -34,8 +34,8 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from accounting.exact.errors import quoted
-from accounting.exact.validation import whole_number
+from accounting.exact.argument_checks import whole_number
+from accounting.exact.invalid_input import quoted
 from streams.records import (
     MAX_SEPARATION,
     Answer,
@@ -46,7 +46,7 @@ from streams.records import (
     encode,
 )
 from streams.sdk.connection import Connection, Deadline
-from streams.sdk.datasets import check_agreement, check_names
+from streams.sdk.dataset_requests import check_agreement, check_names
 from streams.sdk.errors import (
     BudgetHeld,
     Fenced,
@@ -56,8 +56,8 @@ from streams.sdk.errors import (
     RequestRejected,
     invalid_requests,
 )
-from streams.sdk.layout import check_key
 from streams.sdk.run import Run
+from streams.sdk.step_layout import check_key
 
 _OPENINGS = 10
 _PAUSE = 0.05

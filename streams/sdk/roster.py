@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import Mechanism
 from accounting.costs.norm_levels import grid_norms, levels_of
-from accounting.exact.validation import whole_array
+from accounting.exact.argument_checks import whole_array
 from streams.ledger.erasure import blanked
 from streams.ledger.validation import check_norms
 from streams.records import (
@@ -52,7 +52,6 @@ from streams.sdk.errors import (
     Unusable,
     invalid_requests,
 )
-from streams.sdk.layout import Layout
 from streams.sdk.roster_steps import (
     AskedLevels,
     Current,
@@ -62,6 +61,7 @@ from streams.sdk.roster_steps import (
     checked_decision,
     not_of_a_worker,
 )
+from streams.sdk.step_layout import Layout
 
 NO_POSITIONS: Final = np.empty(0, dtype=np.int64)
 

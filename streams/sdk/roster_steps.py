@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.exact.validation import sampling_probability
+from accounting.exact.argument_checks import sampling_probability
 from accounting.release.exact_coins import heads
 from streams.records import Answer, RosterDecision
 from streams.records.packing import NO_PACKED, unpack_positions

@@ -10,8 +10,8 @@ from msgspec import UNSET
 from numpy.typing import ArrayLike
 
 from accounting.costs.norm_levels import MAX_LEVELS, grid_norms
-from accounting.exact.errors import quoted
-from accounting.exact.validation import positive_finite, whole_number
+from accounting.exact.argument_checks import positive_finite, whole_number
+from accounting.exact.invalid_input import quoted
 from streams.ledger.separation import check_roster
 from streams.records import Charge, Enrol, MechanismName, Policy, RunOpened
 from streams.records.users import UserIds
@@ -20,8 +20,8 @@ from streams.sdk.attempt import Ahead, AskedStep, Attempt, Call, StepState
 from streams.sdk.connection import Connection
 from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import InvalidRequest, invalid_requests
-from streams.sdk.layout import KnownUsers, Layout, lay_out
 from streams.sdk.roster import Roster, enrol
+from streams.sdk.step_layout import KnownUsers, Layout, lay_out
 
 
 class Run:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from streams.ledger.errors import PartitionError
+from streams.ledger.partition_errors import PartitionError
 from streams.store.layout import KEYS, LAYOUT, Damaged, Identity, key_of
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 
 SNAPSHOT_SECTION = "docs/operate/runbooks.md, 'Rebuild a partition from the log'"
 

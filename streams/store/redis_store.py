@@ -40,7 +40,9 @@ from streams.store.layout import (
     fields_of_nothing,
     key_of,
 )
-from streams.store.port import (
+from streams.store.redis_nodes import NoMaster, Server, nodes_at
+from streams.store.snapshot import Moment
+from streams.store.store_port import (
     Acquired,
     Commit,
     Exchange,
@@ -53,8 +55,6 @@ from streams.store.port import (
     StoreUnavailable,
     Verdict,
 )
-from streams.store.redis_nodes import NoMaster, Server, nodes_at
-from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState, verified
 
 

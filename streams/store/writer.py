@@ -23,8 +23,8 @@ from streams.store.layout import (
     with_digest,
     with_meta_digest,
 )
-from streams.store.port import Commit, Exchange, Guard, Store, Verdict
 from streams.store.snapshot import Moment
+from streams.store.store_port import Commit, Exchange, Guard, Store, Verdict
 from streams.store.stored_state import StoredState, joined, opened
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.sdk.arguments import nearest_float, read_rows
 from streams.sdk.errors import InvalidRequest, Unusable
 from streams.sdk.run import Run

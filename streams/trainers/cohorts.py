@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import InvalidInput
-from accounting.exact.errors import quoted
-from accounting.exact.validation import whole_number
+from accounting.exact.argument_checks import whole_number
+from accounting.exact.invalid_input import quoted
 from streams.records import User
 from streams.records.users import normal_form, user_key
 from streams.sdk.arguments import read_users

@@ -48,7 +48,7 @@ from transformers import Trainer, TrainerState
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.independence import FEWEST, check_padding

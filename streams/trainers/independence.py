@@ -29,7 +29,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.ghost import forget_gradients, part_of
 from streams.trainers.loader import Randomness, shapes_of

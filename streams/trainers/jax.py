@@ -25,7 +25,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.examples import ExamplesByUser
 from streams.trainers.steps import PrivateSteps

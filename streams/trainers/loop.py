@@ -30,7 +30,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.planning import Schedule

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import PoissonGaussian, best_order, steps_noise_multiplier
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from streams.records import Policy
 from streams.sdk.errors import InvalidRequest, invalid_requests
 

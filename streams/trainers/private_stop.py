@@ -28,8 +28,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.exact.argument_checks import positive_finite, whole_number
 from accounting.exact.rounding import root_up
-from accounting.exact.validation import positive_finite, whole_number
 from accounting.release.exact_normals import ExactNormals
 from streams.sdk.arguments import UsersLike, read_users
 from streams.sdk.client import Turnstile

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.costs.mechanisms import PoissonGaussian
-from accounting.exact.errors import quoted
+from accounting.exact.invalid_input import quoted
 from accounting.release.exact_normals import ExactNormals
 from streams.sdk.arguments import UsersLike, read_users
 from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable

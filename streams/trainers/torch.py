@@ -55,8 +55,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
 
 from accounting import MEASURES, PoissonGaussian
-from accounting.exact.errors import quoted
-from accounting.exact.validation import positive_finite, whole_number
+from accounting.exact.argument_checks import positive_finite, whole_number
+from accounting.exact.invalid_input import quoted
 from streams.operations.statement import statement_of
 from streams.records import Measure, Policy, Reason
 from streams.sdk.client import Turnstile

@@ -23,7 +23,7 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from streams.web.answers import AnswerReader
+from streams.web.answer_reader import AnswerReader
 from streams.web.live_facts import ServiceFacts
 from streams.web.sessions import Sessions, TooManyTries
 from streams.web.site import PageEvent, Site

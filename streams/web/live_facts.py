@@ -18,17 +18,17 @@ import msgspec
 from msgspec import UnsetType
 
 from streams.kafka.results import TopicsSeen
+from streams.operations.check_tables import Level, Row, Table, findings_of
 from streams.operations.doctor import of_partition, of_worker
 from streams.operations.endpoints import WorkerSeen
-from streams.operations.findings import Level, Row, Table, findings_of
 from streams.operations.guarantees import budget_of, spent_share
 from streams.operations.rejected import readable
-from streams.operations.runs import RunStatus, runs_of
+from streams.operations.run_progress import RunStatus, runs_of
 from streams.operations.status import Overview, PartitionStatus, Unavailable, overview_of
 from streams.records import OdometerRecord
 from streams.sdk.decisions import UNREADABLE
 from streams.sdk.followers import Followed, distinct_rejects
-from streams.store.port import Glance
+from streams.store.store_port import Glance
 from streams.web.spending import Spending
 
 NOT_YET = "not looked at yet"

@@ -30,7 +30,7 @@ from msgspec import UnsetType
 
 from streams.config import Config, failure_of
 from streams.kafka.authentic import verifier_of
-from streams.kafka.clients import new_admin, new_reader
+from streams.kafka.kafka_clients import new_admin, new_reader
 from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.kafka.security import explained
 from streams.kafka.topics import find_topics
@@ -47,7 +47,7 @@ from streams.records import (
 from streams.records.users import partitions_of
 from streams.sdk.decisions import UNREADABLE, whole_answer
 from streams.sdk.errors import ServiceUnavailable
-from streams.sdk.kafka import believing, reaching_kafka
+from streams.sdk.kafka_connection import believing, reaching_kafka
 from streams.web.indexes import Episode, HaltIndex, IndexFull, OdometerIndex, some
 
 logger = logging.getLogger("turnstile.portal")

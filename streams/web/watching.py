@@ -32,7 +32,7 @@ from streams.operations.endpoints import ask_workers
 from streams.operations.status import Unavailable, look_at, read_glances
 from streams.sdk.errors import ServiceUnavailable, Unusable
 from streams.sdk.followers import Followed, Reading
-from streams.sdk.kafka import read_topic
+from streams.sdk.kafka_connection import read_topic
 from streams.web.live_facts import NOT_YET, ServiceFacts
 
 T = TypeVar("T")

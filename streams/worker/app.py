@@ -26,7 +26,7 @@ from streams.kafka.results import TopicsUnavailable, log_name
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, KafkaTopics, Topics
 from streams.records import MAX_REQUEST_BYTES
-from streams.store.port import StoreUnavailable
+from streams.store.store_port import StoreUnavailable
 from streams.worker.faust_app import EXIT_RESTART, end_process, new_app, run_app
 from streams.worker.health import HealthServer
 from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector, TimedStore

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from streams.ledger.erasure import ErasureKeys
-from streams.store.port import Inventory, Pulse, pack_report
+from streams.store.store_port import Inventory, Pulse, pack_report
 from streams.worker.processor import Processor
 
 BEAT_EVERY = 2.0  # seconds

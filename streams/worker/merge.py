@@ -22,9 +22,9 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from streams.ledger.ledger import Ledger
-from streams.ledger.runs import RunState
+from streams.ledger.run_states import RunState
 from streams.ledger.tracked import Address
-from streams.store.port import Verdict
+from streams.store.store_port import Verdict
 from streams.store.writer import PartitionWriter
 
 MERGE_BYTES = 16 * 1024 * 1024

@@ -24,8 +24,8 @@ from prometheus_client.registry import Collector
 
 from streams.config import release
 from streams.ledger.ledger import Channel, Output
-from streams.store.port import Commit, Guard, Verdict
 from streams.store.redis_store import RedisStore
+from streams.store.store_port import Commit, Guard, Verdict
 from streams.worker.ownership import OwnedPartitions
 from streams.worker.ports import Publisher
 

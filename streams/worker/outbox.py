@@ -24,7 +24,7 @@ from streams.kafka.results import Origin
 from streams.ledger.ledger import Channel, Output
 from streams.records import encode
 from streams.store.layout import outbox_entry_name, outbox_entry_place
-from streams.worker.odometers import OdometerPublisher
+from streams.worker.odometer_publisher import OdometerPublisher
 from streams.worker.ports import Publisher
 
 logger = logging.getLogger("turnstile.worker")

@@ -29,8 +29,8 @@ from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.ledger.ledger import PartitionError, UnknownState, ledger_of
 from streams.store.layout import Damaged, Identity, Meta
 from streams.store.misfit import Suspension, Suspensions, suspension_of
-from streams.store.port import Acquired, Glance, Guard, Verdict, decode_pulse, last_snapshot
 from streams.store.snapshot import Snapshot
+from streams.store.store_port import Acquired, Glance, Guard, Verdict, decode_pulse, last_snapshot
 from streams.store.writer import PartitionWriter
 from streams.worker.continuity import rewritten
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat

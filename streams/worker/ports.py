@@ -23,8 +23,8 @@ from streams.kafka.results import (
     TopicsSeen,
 )
 from streams.ledger.ledger import Output
-from streams.store.port import Store, Verdict
 from streams.store.snapshot import Record, Snapshot
+from streams.store.store_port import Store, Verdict
 
 
 class LogRecord(Protocol):

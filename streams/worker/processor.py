@@ -41,16 +41,16 @@ from streams.ledger.ledger import Ledger, Output, PartitionError
 from streams.records import encode
 from streams.records.digests import HashChain
 from streams.store.misfit import Suspension, Suspensions, suspension_of
-from streams.store.port import Verdict
+from streams.store.store_port import Verdict
 from streams.store.stored_state import StoredState
 from streams.store.writer import PartitionWriter
 from streams.worker.continuity import Gaps, is_in, rewritten
 from streams.worker.inbox import Inbox, size_of
 from streams.worker.merge import Merger
-from streams.worker.odometers import OdometerPublisher
+from streams.worker.odometer_publisher import OdometerPublisher
 from streams.worker.outbox import Outbox, outbox_entries_of
 from streams.worker.ports import Ending, LogRecord, World, ending_of
-from streams.worker.snapshots import SnapshotWriter
+from streams.worker.snapshot_writer import SnapshotWriter
 
 logger = logging.getLogger("turnstile.worker")
 

@@ -29,8 +29,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from streams.store.misfit import Suspension, Suspensions
-from streams.store.port import Guard, Installation, Stage, Verdict
 from streams.store.snapshot import Manifest, Snapshot, UnusableSnapshot, pieces
+from streams.store.store_port import Guard, Installation, Stage, Verdict
 from streams.worker.continuity import rewritten
 from streams.worker.ports import Log, World, ending_of
 

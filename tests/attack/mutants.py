@@ -17,7 +17,7 @@ import numpy as np
 
 from accounting.release import ExactNoise
 from accounting.release.exact_normals import ExactNormals
-from streams.queries import answerer
+from streams.queries import continual_monitoring
 from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep
 from streams.trainers import steps as training
@@ -58,7 +58,7 @@ def half_the_noise() -> Iterator[None]:
 
     with (
         patch.object(training, "ExactNormals", Halved),
-        patch.object(answerer, "ExactNoise", HalvedOne),
+        patch.object(continual_monitoring, "ExactNoise", HalvedOne),
     ):
         yield
 
@@ -83,7 +83,7 @@ def sums_not_clipped() -> Iterator[None]:
     def as_they_are(rows: Any, granted: Any) -> Any:
         return rows * (np.asarray(granted) > 0.0)[:, np.newaxis]
 
-    with patch.object(answerer, "clip_rows", as_they_are):
+    with patch.object(continual_monitoring, "clip_rows", as_they_are):
         yield
 
 

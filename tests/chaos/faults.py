@@ -16,11 +16,11 @@ import redis
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from streams.kafka.clients import new_admin, new_reader
+from streams.kafka.kafka_clients import new_admin, new_reader
 from streams.kafka.security import security
 from streams.kafka.topics import NORMS
 from streams.local import RedisServer
-from streams.local.errors import LocalStackError
+from streams.local.launch_errors import LocalStackError
 from streams.store.layout import key_of
 from tests.chaos.proxy import Proxy
 from tests.chaos.service import PREFIX, ServiceUnderTest, Shape

@@ -15,7 +15,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any, TypeVar
 
-from streams.local.server import LOOPBACK
+from streams.local.server_process import LOOPBACK
 
 _Result = TypeVar("_Result")
 

@@ -24,7 +24,7 @@ from streams.local import KafkaBroker, LocalStack, RedisServer
 from streams.local.children import Child
 from streams.local.redis_server import find_redis_server
 from streams.local.secure import SecureStack
-from streams.local.server import LOOPBACK, free_ports
+from streams.local.server_process import LOOPBACK, free_ports
 from tests.chaos.clock import FILE
 from tests.chaos.proxy import Proxy
 from tests.servers.kafka_cluster import REPLICAS, KafkaCluster

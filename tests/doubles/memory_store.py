@@ -19,7 +19,8 @@ from streams.store.layout import (
     page_hash,
     with_meta_digest,
 )
-from streams.store.port import (
+from streams.store.snapshot import Moment
+from streams.store.store_port import (
     Acquired,
     Commit,
     Exchange,
@@ -30,7 +31,6 @@ from streams.store.port import (
     Store,
     Verdict,
 )
-from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState, verified
 
 

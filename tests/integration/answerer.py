@@ -18,12 +18,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from streams.answerer.answering import Answering
 from streams.answerer.journal import JournalEntry
 from streams.answerer.kafka_journal import KafkaJournal
+from streams.answerer.window_answering import Answering
 from streams.cli.main import main
-from streams.queries.answerer import QueryAnswerer
-from streams.sdk.kafka import KafkaConnection
+from streams.queries.continual_monitoring import QueryAnswerer
+from streams.sdk.kafka_connection import KafkaConnection
 
 
 def doom(point: str, step: int) -> None:

@@ -28,7 +28,7 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
 def forked(quick_brokers: None) -> Iterator[type[Child]]:
     """Return a class of forked children; most of a worker's start time is imports."""
     with preloaded() as forked, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streams.local.workers.Child", forked)
+        patch.setattr("streams.local.worker_process.Child", forked)
         yield forked
 
 

@@ -18,12 +18,12 @@ from typing import NoReturn
 
 from streams.config import Config
 from streams.gateway.callers import CallerSigner
-from streams.gateway.server import Gateway
+from streams.gateway.http_gateway import Gateway
 from streams.operations.status import read_datasets
 from streams.records import Charge, decode_request
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import PendingRequest
-from streams.sdk.kafka import KafkaConnection
+from streams.sdk.kafka_connection import KafkaConnection
 
 
 class DyingConnection(KafkaConnection):

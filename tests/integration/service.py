@@ -29,8 +29,8 @@ from streams.operations.status import (
 )
 from streams.sdk.client import Turnstile
 from streams.store.layout import key_of
-from streams.store.port import SuspensionReason
 from streams.store.redis_store import RedisStore
+from streams.store.store_port import SuspensionReason
 from streams.store.stored_state import StoredState
 from streams.worker.outbox import Packed
 from tests.audit.auditor import Auditor

@@ -27,18 +27,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streams.answerer.events import SkipReason
 from streams.answerer.kafka_journal import KafkaJournal
-from streams.answerer.queries import read_query_file
-from streams.kafka.answers import ensure_answer_topics
+from streams.answerer.query_file import read_query_file
+from streams.kafka.answer_topics import ensure_answer_topics
 from streams.kafka.authentic import ANSWERERS
 from streams.local import Child
-from streams.local.server import free_ports
+from streams.local.server_process import free_ports
 from streams.records import Charge, decode_request
 from streams.records.digests import charge_digest
 from streams.records.packing import unpack_norms
 from streams.records.signatures import new_keys
 from streams.records.users import UserIds
 from streams.sdk.followers import Reading
-from streams.sdk.kafka import read_signed
+from streams.sdk.kafka_connection import read_signed
 from tests.batches import bomb
 from tests.integration import answerer
 from tests.integration.command import turnstile

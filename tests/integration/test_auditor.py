@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from streams.ledger.accounts import AccountDelta
 from streams.ledger.columns import RowDelta
 from streams.ledger.ledger import Ledger
-from streams.ledger.rosters import MemberDelta
+from streams.ledger.roster_members import MemberDelta
 from streams.records.digests import genesis
 from tests.audit.comparison import compare, compare_chain
 from tests.integration.service import Service

@@ -12,7 +12,7 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from streams.config import Config
-from streams.kafka.answers import ANSWER_TOPICS, ensure_answer_topics
+from streams.kafka.answer_topics import ANSWER_TOPICS, ensure_answer_topics
 from streams.kafka.topics import MIN_IN_SYNC, TOPICS, ensure_topics, settings_of
 from streams.local import KafkaBroker, LocalStack
 from tests.chaos.trainers import (

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from streams.cli.output import Exit
-from streams.local.server import free_ports
+from streams.cli.printing import Exit
+from streams.local.server_process import free_ports
 from streams.operations.status import WaitReason
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.readme import TOP

@@ -21,10 +21,10 @@ import pytest
 from kafka.admin import KafkaAdminClient
 from kafka.errors import TopicAlreadyExistsError
 
-from streams.answerer.queries import read_query_file
-from streams.cli.output import Exit
-from streams.kafka.answers import ensure_answer_topics
-from streams.local.server import free_ports
+from streams.answerer.query_file import read_query_file
+from streams.cli.printing import Exit
+from streams.kafka.answer_topics import ensure_answer_topics
+from streams.local.server_process import free_ports
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.keys import public
 from tests.unit.deploy.test_compose import PARTS

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from streams.cli.output import Exit
-from streams.local.server import free_ports
+from streams.cli.printing import Exit
+from streams.local.server_process import free_ports
 from tests.integration.service import Service
 from tests.unit.gateway.asking import OTHER_STEP, STEP, ask, create
 from tests.waiting import HANGS_AFTER

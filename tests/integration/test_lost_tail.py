@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streams.local import KafkaBroker, LocalStack
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 
 pytestmark = pytest.mark.fault

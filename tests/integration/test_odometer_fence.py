@@ -18,7 +18,7 @@ from streams.kafka.topics import ODOMETER, SETTINGS, ensure_topics
 from streams.ledger.ledger import Channel, Output
 from streams.local import KafkaBroker
 from streams.records import OdometerRecord, encode, odometer_key
-from streams.worker.odometers import OdometerPublisher
+from streams.worker.odometer_publisher import OdometerPublisher
 from tests.waiting import HANGS_AFTER
 
 pytestmark = pytest.mark.fault

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from kafka import TopicPartition
 
-from streams.kafka.clients import new_reader
+from streams.kafka.kafka_clients import new_reader
 from streams.kafka.log import KafkaLog
 from streams.kafka.results import Missing
 from streams.kafka.topics import NORMS, REJECTS
 from streams.records import Rejected
 from streams.replay.archive import HeadSource
+from streams.replay.log_replay import LogReplay
 from streams.replay.receipts import Receipt
-from streams.replay.replay import LogReplay
 from streams.replay.service import KafkaArchive
 from streams.store.stored_state import StoredState
 from tests.batches import cases

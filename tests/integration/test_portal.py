@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from streams.cli.output import Exit
-from streams.local.server import free_ports
+from streams.cli.printing import Exit
+from streams.local.server_process import free_ports
 from streams.web.links import Claims, LinkKeys
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually

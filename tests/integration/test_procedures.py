@@ -15,7 +15,7 @@ from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from streams.local import KafkaBroker, LocalStack, RedisServer
-from streams.local.server import LOOPBACK, free_ports
+from streams.local.server_process import LOOPBACK, free_ports
 from tests.chaos.trainers import (
     TrainerThread,
     check_received,

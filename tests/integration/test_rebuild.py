@@ -14,7 +14,7 @@ from kafka import TopicPartition
 from streams.kafka.topics import NORMS, SNAPSHOTS
 from streams.operations.status import read_overview
 from streams.store.layout import KEYS
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from tests.integration.lossy import NORMS as NORMS_OF_USERS
 from tests.integration.lossy import USERS, WORKER, Lossy
 from tests.integration.service import Service, ServiceFactory, eventually

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streams import DatasetIsClosed, RequestRejected, Turnstile
-from streams.cli.output import Exit
+from streams.cli.printing import Exit
 from streams.local import LocalStack
 from streams.records import Reason
 from streams.replay.service import KafkaLogs

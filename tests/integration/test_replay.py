@@ -14,7 +14,7 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 
 from streams.kafka.results import Extent
-from streams.local.server import free_ports
+from streams.local.server_process import free_ports
 from streams.replay.archive import UnreadableService
 from streams.replay.service import KafkaArchive
 from streams.sdk.run import Run

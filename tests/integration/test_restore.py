@@ -15,10 +15,10 @@ import pytest
 import redis
 
 from streams import DatasetIsClosed, InvalidRequest
-from streams.cli.output import Exit
+from streams.cli.printing import Exit
 from streams.kafka.snapshot_topic import read_snapshot
 from streams.local import LocalStack
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, end_at_once, eventually
 

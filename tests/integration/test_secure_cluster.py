@@ -15,11 +15,11 @@ from kafka.errors import TopicAuthorizationFailedError
 
 from streams.config import Config
 from streams.kafka.admittance import check_admittance
-from streams.kafka.clients import new_admin
+from streams.kafka.kafka_clients import new_admin
 from streams.kafka.security import NotAdmitted, security
 from streams.kafka.topics import TOPICS
 from streams.local import KafkaBroker
-from streams.local.server import LOOPBACK
+from streams.local.server_process import LOOPBACK
 from streams.sdk.client import Turnstile
 from tests.integration.command import turnstile
 from tests.integration.service import IMPATIENT_WORKER, end_at_once

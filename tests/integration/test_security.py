@@ -28,10 +28,10 @@ from kafka.errors import AuthorizationError, KafkaError
 from streams import DecisionTimeout, InvalidRequest, RequestRejected, ServiceUnavailable, Turnstile
 from streams.config import Config
 from streams.kafka.access import rules_of
-from streams.kafka.answers import ANSWER_TOPICS
+from streams.kafka.answer_topics import ANSWER_TOPICS
 from streams.kafka.authentic import verifier_of
-from streams.kafka.clients import new_admin, new_producer, new_reader
 from streams.kafka.granting import grant
+from streams.kafka.kafka_clients import new_admin, new_producer, new_reader
 from streams.kafka.results import TopicsUnavailable
 from streams.kafka.security import ConnectionFailure, security
 from streams.kafka.snapshot_topic import read_snapshot
@@ -39,7 +39,7 @@ from streams.kafka.topics import Topics
 from streams.local.secure import Authority, SecureStack
 from streams.records import Reason
 from streams.records.signatures import new_keys
-from streams.sdk.kafka import KafkaConnection
+from streams.sdk.kafka_connection import KafkaConnection
 from streams.store.snapshot import MANIFEST, UnusableSnapshot
 from tests.gateways import gateway_to
 from tests.integration.command import turnstile

@@ -17,12 +17,12 @@ import redis
 from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from streams.cli.output import Exit
+from streams.cli.printing import Exit
 from streams.config import Config
-from streams.kafka import clients, facts
+from streams.kafka import facts, kafka_clients
 from streams.kafka.topics import ensure_topics
 from streams.local import Child
-from streams.local.server import free_ports
+from streams.local.server_process import free_ports
 from streams.operations import status as operations
 from streams.operations.status import (
     WaitReason,
@@ -110,7 +110,7 @@ def test_facts_are_read_from_brokers_before_kafka_3_7(
     def new_admin(config: Config) -> KafkaAdminClient:
         return KafkaAdminClient(bootstrap_servers=config.kafka, api_version=(3, 6))
 
-    monkeypatch.setattr(clients, "new_admin", new_admin)
+    monkeypatch.setattr(kafka_clients, "new_admin", new_admin)
     with start_service(workers=0) as service:
         assert facts.read_facts(service.config).brokers == 1
 

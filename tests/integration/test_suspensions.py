@@ -17,10 +17,10 @@ import redis
 from kafka import TopicPartition
 
 from streams import DecisionTimeout, ServiceUnavailable
-from streams.cli.output import Exit
+from streams.cli.printing import Exit
 from streams.kafka.topics import NORMS, SETTINGS, TOPICS
 from streams.operations.status import read_overview, read_owners
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 

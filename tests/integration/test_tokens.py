@@ -12,7 +12,7 @@ import pytest
 
 from streams import Turnstile
 from streams.config import Config, ConfigurationError
-from streams.kafka.clients import new_admin
+from streams.kafka.kafka_clients import new_admin
 from streams.kafka.security import ConnectionFailure, NotAdmitted
 from streams.local import LocalStack
 from streams.local.secure import SecureBroker

@@ -10,7 +10,7 @@ import pytest
 from kafka import TopicPartition
 
 from streams.config import Config
-from streams.kafka.clients import new_reader
+from streams.kafka.kafka_clients import new_reader
 from streams.records import Decision, decode_answer
 from streams.sdk.client import Turnstile
 from tests.integration.service import ServiceFactory, eventually

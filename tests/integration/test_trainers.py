@@ -17,7 +17,7 @@ from streams.records import ChargeRoster, decode_request
 from streams.records.digests import roster_digest
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout
-from streams.sdk.memory import MemoryConnection
+from streams.sdk.memory_connection import MemoryConnection
 from streams.trainers import Checkpoint
 from tests.audit.stored import Rows, state_of
 from tests.integration import training

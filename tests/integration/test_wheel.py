@@ -106,7 +106,8 @@ print(accounting.zcdp_budget(1.0, 1e-5) > 0)
 
 
 def test_a_missing_extra_can_be_installed_as_the_message_says(python: Path, folder: Path) -> None:
-    script = "from streams.local.errors import how_to_install; print(how_to_install('local'))"
+    imported = "from streams.local.launch_errors import how_to_install"
+    script = f"{imported}; print(how_to_install('local'))"
     assert run([python, "-c", script], folder).startswith("`pip install 'FILE.whl[local]'`")
     # The wheel declares the extra (its packages are not downloaded here).
     (wheel,) = folder.glob("*.whl")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from streams.local.server import LOOPBACK
+from streams.local.server_process import LOOPBACK
 
 _HANDSHAKE = b"\x16"  # the first byte of a TLS connection
 _PIECE = 64 * 1024

@@ -15,7 +15,7 @@ from typing import Any
 
 from streams.local import KafkaBroker
 from streams.local.secure import ADMIN, SecureBroker, superusers
-from streams.local.server import LOOPBACK, free_ports
+from streams.local.server_process import LOOPBACK, free_ports
 
 REPLICAS = 3
 """Replicas of each record, if the cluster has as many brokers."""

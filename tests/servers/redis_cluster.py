@@ -15,7 +15,7 @@ from secrets import token_hex
 import redis
 
 from streams.local import LocalFailure, LocalStackError, RedisServer
-from streams.local.server import LOOPBACK, free_ports, is_free
+from streams.local.server_process import LOOPBACK, free_ports, is_free
 
 MASTERS = 3
 """With fewer masters a Cluster cannot elect a replacement for a lost one."""

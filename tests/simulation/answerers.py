@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from streams.answerer.answering import AlreadyAnswered, Answering
 from streams.answerer.journal import JournalEntry, Superseded
-from streams.answerer.queries import QueryFile, UnusableQueries
+from streams.answerer.query_file import QueryFile, UnusableQueries
+from streams.answerer.window_answering import AlreadyAnswered, Answering
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import (
     BudgetHeld,

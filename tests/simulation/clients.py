@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from streams.records import CreateDataset, Policy, WithdrawDataset, encode
 from streams.sdk.client import Turnstile
-from streams.sdk.datasets import policy_from
+from streams.sdk.dataset_requests import policy_from
 from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import (
     BudgetHeld,

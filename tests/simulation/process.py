@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 from streams.kafka.results import LogUnavailable, NotSent, Origin, TopicsUnavailable
 from streams.ledger.ledger import Channel, Output
-from streams.store.port import Commit, Guard, Store, StoreFailure, StoreUnavailable, Verdict
 from streams.store.snapshot import MANIFEST
 from streams.store.snapshot import Record as SnapshotRecord
+from streams.store.store_port import Commit, Guard, Store, StoreFailure, StoreUnavailable, Verdict
 from streams.worker import ports
 from streams.worker.ownership import OwnedPartitions
 from tests.doubles.memory_broker import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from streams.worker.processor import ProcessorState
 from tests.doubles.memory_store import Contents
 from tests.simulation.audit import Audit

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from random import Random
 from unittest.mock import patch
 
-from streams.ledger import accounts, columns, rosters, state
+from streams.ledger import accounts, columns, roster_members, state
 from streams.store import snapshot
-from streams.worker import merge, odometers, ownership, processor, restore, snapshots
+from streams.worker import merge, odometer_publisher, ownership, processor, restore, snapshot_writer
 
 
 @dataclass
@@ -162,9 +162,9 @@ class Settings:
         with ExitStack() as stack:
             for module, name, value in (
                 (snapshot, "CHUNK_BYTES", self.chunk_bytes),
-                (snapshots, "SEND_BYTES", 4 * self.chunk_bytes),
-                (snapshots, "READ_PAGES", 2),
-                (snapshots, "TIME_SHARE", 1.0),
+                (snapshot_writer, "SEND_BYTES", 4 * self.chunk_bytes),
+                (snapshot_writer, "READ_PAGES", 2),
+                (snapshot_writer, "TIME_SHARE", 1.0),
                 (restore, "STAGE_BYTES", 4 * self.chunk_bytes),
                 (ownership, "_SNAPSHOT_EVERY", 0.1),
                 (processor, "BATCH_RECORDS", self.batch_records),
@@ -172,11 +172,11 @@ class Settings:
                 (merge, "MERGE_ENTRIES", self.merge_entries),
                 (merge, "WRITE_BYTES", self.merge_bytes),
                 (ownership, "_MERGE_EVERY", self.merge_every),
-                (odometers, "LINGER", self.merge_every / 10),
+                (odometer_publisher, "LINGER", self.merge_every / 10),
                 (columns, "_PAGE_BITS", self.page_bits),
                 (columns, "PAGE_ROWS", 1 << self.page_bits),
                 (accounts, "PAGE_ROWS", 1 << self.page_bits),
-                (rosters, "PAGE_ROWS", 1 << self.page_bits),
+                (roster_members, "PAGE_ROWS", 1 << self.page_bits),
                 (state, "PAGE_ROWS", 1 << self.page_bits),
             ):
                 stack.enter_context(patch.object(module, name, value))

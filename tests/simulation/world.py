@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from streams.ledger.ledger import Channel
 from streams.store.layout import Damaged
-from streams.store.port import Acquired, Commit, Exchange, Guard, Installation, Verdict
 from streams.store.snapshot import UnusableSnapshot
+from streams.store.store_port import Acquired, Commit, Exchange, Guard, Installation, Verdict
 from streams.store.stored_state import verified
 from tests.doubles.memory_broker import MemoryBroker, last_snapshot
 from tests.doubles.memory_store import Contents, MemoryStore

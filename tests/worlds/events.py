@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from streams import Turnstile
-from streams.answerer.answers import AnswerRecord, PrivateAnswer
+from streams.answerer.published_answers import AnswerRecord, PrivateAnswer
 from tests.worlds.neighbours import Fact, Noisy, public
 
 DAY = 86_400_000

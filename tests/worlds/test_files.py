@@ -13,7 +13,7 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from streams.answerer.answers import AnswerRecord
+from streams.answerer.published_answers import AnswerRecord
 from streams.cli.main import main
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.worlds.events import DAYS, END, LATE, OTHERS, USUAL, answers, key_query, queries, service
@@ -50,7 +50,7 @@ def answerer_of(
         turnstile, topics, out = service(), MemoryTopics(), TextIOWrapper(BytesIO())
         with (
             patch("streams.answerer.kafka_journal.KafkaJournal", _journal(topics)),
-            patch("streams.kafka.answers.ensure_answer_topics"),
+            patch("streams.kafka.answer_topics.ensure_answer_topics"),
             patch("streams.sdk.client.Turnstile", lambda config: turnstile),
             redirect_stdout(out),
         ):

@@ -10,7 +10,7 @@ import pytest
 
 from accounting.release import KeySelection
 from streams import Turnstile
-from streams.queries.answerer import QueryAnswerer, Release
+from streams.queries.continual_monitoring import QueryAnswerer, Release
 from tests.worlds.neighbours import SEED, Fact, Noisy, check_neighbours
 
 USER = "the user"

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.answerer.answering import Answering
-from streams.answerer.answers import AnswerRecord
-from streams.answerer.app import EventInbox
-from streams.answerer.queries import parse_queries
+from streams.answerer.answerer_app import EventInbox
+from streams.answerer.published_answers import AnswerRecord
+from streams.answerer.query_file import parse_queries
+from streams.answerer.window_answering import Answering
 from streams.config import Config
 from streams.kafka.batches import EventBatch
 from tests.batches import packed, record
@@ -126,8 +126,8 @@ def answer(
         noise=np.random.default_rng(SEED),
     )
     with (
-        patch("streams.answerer.app.time", clock),
-        patch("streams.answerer.app.new_reader", Reader),
+        patch("streams.answerer.answerer_app.time", clock),
+        patch("streams.answerer.answerer_app.new_reader", Reader),
     ):
         inbox = EventInbox(Config(), answering, PARTITIONS, "log")
         asyncio.run(_read(inbox, events, clock, until * DAY))

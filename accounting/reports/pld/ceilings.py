@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from scipy.special import ndtr
 
-from accounting.exact.validation import FloatArray
+from accounting.exact.argument_checks import FloatArray
 from accounting.reports.pld.losses import SampledGaussian, SampledRecords, Steps, StepSource, loss
 from accounting.reports.pld.transforms import log_largest_weight
 

@@ -28,8 +28,8 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import BoolArray, FloatArray, IntArray
+from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray
+from accounting.exact.invalid_input import InvalidInput
 
 # Relative to the largest loss: nodes that are closer to each other coincide.
 SMALLEST_STEP: Final = 2.0**-45

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.special import log_ndtr
 
-from accounting.exact.validation import FloatArray, IntArray
+from accounting.exact.argument_checks import FloatArray, IntArray
 from accounting.reports.pld.discretisation import LOSS_ERROR, SMALLEST_STEP
 from accounting.reports.pld.losses import SampledGaussian, SampledRecords, StepSource
 from accounting.reports.pld.transforms import log_largest_weight

@@ -25,8 +25,8 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from accounting.costs.record_mixture import RecordMixture, mixture
-from accounting.exact.validation import BoolArray, FloatArray
-from accounting.reports.histories import LossParameters, Mechanisms, loss_parameters
+from accounting.exact.argument_checks import BoolArray, FloatArray
+from accounting.reports.bounds import LossParameters, Mechanisms, loss_parameters
 from accounting.reports.pld.discretisation import integrated
 
 # Larger norms, in noise standard deviations, are reported as an unbounded loss.

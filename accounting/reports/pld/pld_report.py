@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.exact.validation import BoolArray, FloatArray, IntArray
-from accounting.reports.histories import Bounds, Mechanisms
+from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray
+from accounting.reports.bounds import Bounds, Mechanisms
 from accounting.reports.pld.ceilings import AddedCeilings
 from accounting.reports.pld.discretisation import StepLoss, discretised
 from accounting.reports.pld.lattices import CUTS, TILTS, LatticeChooser, LatticePlan

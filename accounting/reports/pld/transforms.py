@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.exact.validation import BoolArray, FloatArray, IntArray
+from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray
 from accounting.reports.pld.discretisation import LOSS_ERROR, LatticeLoss, StepLoss
 
 # Tilts, relative to that of the table, at which Chernoff's bound limits what is aliased.

@@ -12,12 +12,12 @@ import aiokafka
 from kafka import TopicPartition
 
 from streams.config import Config
-from streams.kafka.clients import new_admin
 from streams.kafka.fenced_producer import (
     KafkaFencedProducer,
     queue_in_batches,
     send_in_batches,
 )
+from streams.kafka.kafka_clients import new_admin
 from streams.kafka.results import Origin
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, ODOMETER, SNAPSHOTS

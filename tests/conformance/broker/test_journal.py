@@ -13,8 +13,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from streams.answerer.journal import Journal, JournalEntry
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.config import Config
-from streams.kafka.answers import ensure_answer_topics, has_answer_topics
-from streams.kafka.clients import new_admin
+from streams.kafka.answer_topics import ensure_answer_topics, has_answer_topics
+from streams.kafka.kafka_clients import new_admin
 from streams.kafka.results import UnusableTopics
 from streams.kafka.topics import ensure_topics
 from streams.records.signatures import new_keys

@@ -11,7 +11,7 @@ import redis
 from streams.records.digests import HashChain
 from streams.redis_address import AddressKind, read_address
 from streams.store.layout import key_of, outbox_entry_name
-from streams.store.port import Guard, Store, Verdict
+from streams.store.store_port import Guard, Store, Verdict
 from streams.store.stored_state import StoredState
 from streams.store.writer import PartitionWriter
 from tests.doubles.memory_store import Contents, MemoryStore

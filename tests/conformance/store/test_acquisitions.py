@@ -3,7 +3,7 @@
 import pytest
 
 from streams.records.digests import genesis
-from streams.store.port import Verdict
+from streams.store.store_port import Verdict
 from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit
 
 NOTHING = genesis(TOPIC, P, PARTITIONS)

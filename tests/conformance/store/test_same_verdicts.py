@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 
 from streams.records.digests import HashChain
 from streams.store.layout import Damaged, fields_of_nothing
-from streams.store.port import Glance, Verdict
 from streams.store.redis_store import RedisStore
+from streams.store.store_port import Glance, Verdict
 from streams.store.stored_state import StoredState
 from streams.store.writer import Backlog, PartitionWriter
 from tests.conformance.store.bench import Bench, MemoryHand, RedisHand

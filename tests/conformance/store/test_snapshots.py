@@ -3,7 +3,7 @@
 import pytest
 
 from streams.store.layout import with_meta_digest
-from streams.store.port import Installation, Stage, Verdict
+from streams.store.store_port import Installation, Stage, Verdict
 from tests.conformance.store.bench import CHAIN, PARTITIONS, TOPIC, P, commit, guard_of
 from tests.unit.store.snapshots import Kept, found, written
 

@@ -6,7 +6,7 @@ Nothing that is missing may ever be read as "nobody spent anything".
 import pytest
 
 from streams.store.layout import Damaged
-from streams.store.port import Stage, Verdict
+from streams.store.store_port import Stage, Verdict
 from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit, guard_of
 from tests.doubles.memory_store import Contents
 

@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from streams.store.layout import CHANGE_BYTES, pack_change
-from streams.store.port import Stage, Verdict
+from streams.store.store_port import Stage, Verdict
 from streams.store.writer import Backlog
 from tests.conformance.store.bench import CHAIN, P, commit, guard_of
 

@@ -16,8 +16,8 @@ from streams import (
 from streams.config import Config
 from streams.local import LocalStack
 from streams.sdk.budget_file import create_file
-from streams.sdk.file import FileConnection
-from streams.sdk.memory import MemoryConnection
+from streams.sdk.file_connection import FileConnection
+from streams.sdk.memory_connection import MemoryConnection
 from tests.conformance.turnstile import PARTITIONS
 from tests.conformance.turnstile.http_client import HttpTurnstile
 from tests.gateways import gateway_to

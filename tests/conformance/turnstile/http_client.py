@@ -26,12 +26,12 @@ import numpy as np
 
 from accounting import MEASURES, Gaussian, Laplace, PoissonGaussian, PureDP, StepShape
 from accounting import steps_measure as measure_of_steps
-from accounting.exact.validation import finite_numbers
+from accounting.exact.argument_checks import finite_numbers
 from streams import Halt, InvalidRequest, ReleaseUnknown, RequestRejected, Turnstile, Unusable
 from streams.records import Holder, Policy, Reason, Rejected
 from streams.sdk.arguments import chosen_mechanism, read_event
 from streams.sdk.connection import Deadline
-from streams.sdk.datasets import access_list
+from streams.sdk.dataset_requests import access_list
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,

@@ -9,8 +9,8 @@ import pytest
 
 from streams.local import LocalFailure, LocalStackError
 from streams.local import kafka_runtime as module
-from streams.local.errors import how_to_install
 from streams.local.kafka_runtime import find_java
+from streams.local.launch_errors import how_to_install
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from kafka.admin import KafkaAdminClient, NewTopic
 
 from streams.local import KafkaBroker, LocalFailure, LocalStack, LocalStackError, RedisServer
 from streams.local import directory as directory_module
-from streams.local import server as server_module
-from streams.local.server import LOOPBACK, free_ports, is_free
+from streams.local import server_process as server_module
+from streams.local.server_process import LOOPBACK, free_ports, is_free
 from tests.integration.local.conftest import is_gone
 from tests.waiting import HANGS_AFTER
 

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from streams.local import LocalFailure, LocalStack, LocalStackError
-from streams.local.server import LOOPBACK, free_ports
+from streams.local.server_process import LOOPBACK, free_ports
 from streams.local.stack import SECURE_FOLDER
 from tests.integration.local.conftest import WORKER, is_gone
 from tests.integration.service import eventually

@@ -6,9 +6,9 @@ import pytest
 import redis
 
 from streams.local import RedisServer
-from streams.store.port import StoreUnavailable, Verdict
 from streams.store.redis_nodes import CONNECTIONS
 from streams.store.redis_store import RedisStore
+from streams.store.store_port import StoreUnavailable, Verdict
 from tests.conformance.store.bench import Owner, P, commit
 
 

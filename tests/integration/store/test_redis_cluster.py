@@ -11,8 +11,8 @@ from redis.crc import key_slot
 
 from streams.local import RedisServer
 from streams.store.layout import KEYS, key_of
-from streams.store.port import StoreFailure, StoreUnavailable
 from streams.store.redis_store import RedisStore
+from streams.store.store_port import StoreFailure, StoreUnavailable
 from tests.conformance.store.bench import Owner, commit
 from tests.servers.redis_cluster import RedisCluster
 

@@ -9,8 +9,8 @@ import redis
 
 from streams.local import RedisServer
 from streams.store.layout import Damaged, key_of
-from streams.store.port import Acquired, Verdict
 from streams.store.redis_store import RedisStore
+from streams.store.store_port import Acquired, Verdict
 from streams.store.stored_state import StoredState
 
 P = 3

@@ -13,9 +13,9 @@ import redis
 from streams.config import Config
 from streams.local.secure import SecureRedis
 from streams.store.layout import key_of
-from streams.store.port import StoreFailure, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.rights import rights
+from streams.store.store_port import StoreFailure, StoreUnavailable
 from tests.waiting import eventually
 
 PREFIX = "mine."

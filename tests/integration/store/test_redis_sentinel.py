@@ -10,8 +10,8 @@ import pytest
 
 from streams.config import Config
 from streams.local import RedisServer
-from streams.store.port import StoreFailure, StoreUnavailable
 from streams.store.redis_store import RedisStore
+from streams.store.store_port import StoreFailure, StoreUnavailable
 from tests.servers.redis_failover import SERVICE, Sentinel
 
 PASSWORD, WRONG = "hunter2", "hunter3"

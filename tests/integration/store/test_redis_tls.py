@@ -16,8 +16,8 @@ import redis
 from streams.config import Config
 from streams.local import RedisServer
 from streams.local.secure import Authority
-from streams.store.port import StoreFailure, StoreUnavailable
 from streams.store.redis_store import RedisStore
+from streams.store.store_port import StoreFailure, StoreUnavailable
 from tests.conformance.store.bench import Owner, commit
 from tests.integration.tls import Encrypting
 from tests.servers.redis_cluster import RedisCluster

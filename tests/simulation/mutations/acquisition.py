@@ -10,7 +10,7 @@ from streams.ledger import state
 from streams.records.digests import HashChain
 from streams.store.layout import Identity
 from streams.store.misfit import Suspension, Suspensions
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from streams.worker import continuity, ownership, processor
 from tests.doubles import memory_store
 from tests.simulation.mutations.registry import Patches, mutation, replaced

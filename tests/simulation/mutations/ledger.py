@@ -17,7 +17,7 @@ from streams.ledger import (
     erasure,
     ledger,
     rule,
-    runs,
+    run_states,
     separation,
     tracked,
 )
@@ -161,7 +161,7 @@ def accrued_charges_of_other_datasets_not_stored() -> Patches:
 @mutation
 def older_attempts_charge() -> Patches:
     """A fenced trainer can charge."""
-    real = runs.under_current_attempt
+    real = run_states.under_current_attempt
 
     def under(known: Any, request: Any) -> Any:
         if known is not None and request.attempt < known.attempt:

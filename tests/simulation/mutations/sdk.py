@@ -9,7 +9,7 @@ from unittest.mock import patch
 import msgspec
 
 from streams.records import RunOpened
-from streams.sdk import attempt, datasets, opening, roster, run
+from streams.sdk import attempt, dataset_requests, opening, roster, run
 from tests.simulation.mutations.registry import Patches, mutation, replaced
 
 
@@ -35,7 +35,7 @@ def creation_everywhere_at_once() -> Patches:
     """A dataset is created in all partitions at once, and opened without a comparison."""
 
     def create(connection: Any, policy: Any, deadline: Any, delta: Any = None) -> Any:
-        datasets._created(connection, policy, range(connection.partitions), deadline)
+        dataset_requests._created(connection, policy, range(connection.partitions), deadline)
         return policy
 
     def agree(dataset: str, replies: Mapping[int, Any], count: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from streams.store import layout, stored_state, writer
-from streams.store.port import Guard, Verdict
+from streams.store.store_port import Guard, Verdict
 from tests.doubles import memory_store
 from tests.simulation.mutations.registry import Patches, mutation, replaced
 

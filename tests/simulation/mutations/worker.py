@@ -12,11 +12,11 @@ from streams.worker import (
     continuity,
     inbox,
     merge,
-    odometers,
+    odometer_publisher,
     outbox,
     ownership,
     processor,
-    snapshots,
+    snapshot_writer,
 )
 from tests.doubles import memory_broker
 from tests.simulation.mutations.registry import Patches, mutation, replaced, yes
@@ -100,7 +100,7 @@ def epochs_not_compared() -> Patches:
         self._begun = True
         await self._producer.start()
 
-    yield replaced(odometers.OdometerPublisher, "_begin", begin)
+    yield replaced(odometer_publisher.OdometerPublisher, "_begin", begin)
     yield replaced(memory_broker.MemoryFencedProducer, "_check_epoch", lambda _: None)
 
 
@@ -112,13 +112,13 @@ def ownership_not_checked() -> Patches:
         self._begun = True
         await self._producer.start()
 
-    yield replaced(odometers.OdometerPublisher, "_begin", begin)
+    yield replaced(odometer_publisher.OdometerPublisher, "_begin", begin)
 
 
 @mutation
 def odometers_sent_again() -> Patches:
     """Odometer records that the topic contains are sent again in a replay."""
-    yield replaced(odometers.UnsentBatch, "since", lambda self, _: self.outputs)
+    yield replaced(odometer_publisher.UnsentBatch, "since", lambda self, _: self.outputs)
 
 
 @mutation
@@ -144,27 +144,27 @@ def manifest_sent_before_its_chunks() -> Patches:
         await self._send(draft.emptied(), 0)
         self._last, self.reached = draft.snapshot, moment.meta.next
 
-    yield replaced(snapshots.SnapshotWriter, "_finish", finish)
+    yield replaced(snapshot_writer.SnapshotWriter, "_finish", finish)
 
 
 @mutation
 def chunks_of_the_last_snapshot_overwritten() -> Patches:
     """A new snapshot overwrites the chunks of the previous one."""
-    yield replaced(snapshots, "Draft", lambda last: snapshot.Draft(None))
+    yield replaced(snapshot_writer, "Draft", lambda last: snapshot.Draft(None))
 
 
 @mutation
 def snapshots_not_fenced() -> Patches:
     """A former owner writes a snapshot."""
-    real = snapshots.SnapshotWriter._begin
+    real = snapshot_writer.SnapshotWriter._begin
 
     async def begin(self: Any) -> None:
         with replaced(self._writer, "is_held", yes):
             await real(self)
 
-    yield replaced(snapshots.SnapshotWriter, "_begin", begin)
+    yield replaced(snapshot_writer.SnapshotWriter, "_begin", begin)
     yield replaced(memory_broker.MemorySnapshotTopic, "_check_epoch", lambda _: None)
-    yield replaced(snapshots, "changed_since", lambda _, next_offset, *log: next_offset > 0)
+    yield replaced(snapshot_writer, "changed_since", lambda _, next_offset, *log: next_offset > 0)
 
 
 @mutation

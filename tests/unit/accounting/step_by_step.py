@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from accounting import advance_units
-from accounting.filters.accounts import AccountTerms
+from accounting.filters.account_terms import AccountTerms
 
 
 @dataclass

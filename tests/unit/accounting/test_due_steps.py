@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.filters.due_steps import NEVER, DueSteps
-from accounting.filters.roster import SlotMap
+from accounting.filters.roster_columns import SlotMap
 
 
 @given(st.data())

@@ -13,9 +13,9 @@ from mpmath import mpf
 
 from accounting import Gaussian, PoissonGaussian
 from accounting.costs.mechanisms import Laplace, PureDP
-from accounting.reports.histories import Bounds
+from accounting.reports.bounds import Bounds
 from accounting.reports.pld.pld_report import PldReport
-from accounting.reports.renyi import RenyiReport
+from accounting.reports.renyi_report import RenyiReport
 from tests.examples import examples
 from tests.unit.accounting.refusals import refused
 

@@ -40,7 +40,7 @@ from accounting import (
     renyi_to_epsilon,
 )
 from accounting.costs.mechanisms import PoissonGaussian
-from accounting.exact.validation import IntArray
+from accounting.exact.argument_checks import IntArray
 from accounting.reports import Method, NormGrid, ReportAccountant
 from bench.papers.side_by_side import (
     LIBRARIES,

@@ -13,7 +13,7 @@ from mpmath import mpf
 
 from accounting import Gaussian, PoissonGaussian, gdp_to_delta, gdp_to_epsilon
 from accounting.reports.pld.pld_report import PldReport
-from accounting.reports.renyi import RenyiReport
+from accounting.reports.renyi_report import RenyiReport
 from tests.examples import examples, grid
 
 mpmath.mp.dps = 30

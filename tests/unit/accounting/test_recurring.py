@@ -18,8 +18,8 @@ from accounting import (
     StepOutcome,
 )
 from accounting.filters import due_steps, recurring
-from accounting.filters.accounts import Orders
-from accounting.filters.roster import EXHAUSTED, HALTED
+from accounting.filters.account_terms import Orders
+from accounting.filters.roster_columns import EXHAUSTED, HALTED
 from tests.unit.accounting.step_by_step import Book, Purse, Roll
 
 

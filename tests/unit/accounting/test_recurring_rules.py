@@ -23,7 +23,7 @@ from accounting import (
     candidate_orders,
     cost_table,
 )
-from accounting.filters.roster import HALTED
+from accounting.filters.roster_columns import HALTED
 from tests.unit.accounting.refusals import refused
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from accounting import Gaussian, ZcdpFilter, charge_units, zcdp_budget, zcdp_cost
-from accounting.exact.validation import FloatArray
+from accounting.exact.argument_checks import FloatArray
 from accounting.release import (
     ContinualCounter,
     mean_norms,

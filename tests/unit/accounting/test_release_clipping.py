@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from accounting.exact.errors import InvalidInput
+from accounting.exact.invalid_input import InvalidInput
 from accounting.release.clipping import clip_factors, clip_rows, norm_products, row_norms
 
 Rows = NDArray[np.float64]

@@ -19,7 +19,7 @@ from accounting import (
     gdp_cost,
     zcdp_cost,
 )
-from accounting.exact.validation import FloatArray
+from accounting.exact.argument_checks import FloatArray
 from accounting.release import ContinualCounter
 from accounting.release.exact_noise import ExactNoise
 from tests.unit.accounting.refusals import refused

@@ -21,7 +21,7 @@ from accounting import (
     release_mean,
     release_quantiles,
 )
-from accounting.exact.validation import IntArray
+from accounting.exact.argument_checks import IntArray
 from accounting.release import exact_noise
 from accounting.release.exact_noise import ExactNoise
 

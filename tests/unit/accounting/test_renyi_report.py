@@ -12,7 +12,7 @@ from mpmath import mpf
 
 from accounting import renyi_cost, renyi_to_delta, renyi_to_epsilon, zcdp_to_epsilon
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
-from accounting.exact.validation import IntArray
+from accounting.exact.argument_checks import IntArray
 from accounting.reports import DEFAULT_ORDERS, NormGrid, RenyiReport
 
 GRID = NormGrid(1.0, 20)

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray
 from accounting.exact.roots import bisected, bisected_floats
-from accounting.exact.validation import BoolArray, FloatArray, IntArray
 
 ends = st.floats(0.0, 1e300)
 

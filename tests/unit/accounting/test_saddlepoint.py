@@ -20,7 +20,7 @@ from accounting.costs.mechanisms import (
     PoissonRecords,
     PureDP,
 )
-from accounting.reports.histories import Bounds
+from accounting.reports.bounds import Bounds
 from accounting.reports.pld.discretisation import discretised
 from accounting.reports.pld.losses import SampledGaussian
 from accounting.reports.pld.pld_report import PldReport

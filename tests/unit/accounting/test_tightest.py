@@ -13,7 +13,7 @@ from mpmath import mpf
 
 from accounting import Gaussian, Laplace, PoissonGaussian, PoissonRecords
 from accounting.costs.mechanisms import Mechanism
-from accounting.exact.validation import IntArray
+from accounting.exact.argument_checks import IntArray
 from accounting.reports import NormGrid, ReportAccountant
 from tests.examples import examples
 

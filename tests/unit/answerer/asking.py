@@ -9,7 +9,7 @@ import msgspec
 
 from streams.answerer.events import EventPlace
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.queries import Query, QueryFile, parse_queries
+from streams.answerer.query_file import Query, QueryFile, parse_queries
 
 FILE = """
 dataset = "d"

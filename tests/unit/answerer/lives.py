@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from streams.answerer.answering import Answering
 from streams.answerer.journal import JournalEntry
-from streams.answerer.queries import QueryFile
+from streams.answerer.query_file import QueryFile
+from streams.answerer.window_answering import Answering
 from streams.records import Charge, decode_request
 from streams.records.digests import charge_digest
 from streams.sdk.connection import PendingRequest

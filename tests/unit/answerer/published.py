@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from streams.answerer.answers import CorrectedWindow, Correction, PrivateAnswer
+from streams.answerer.published_answers import CorrectedWindow, Correction, PrivateAnswer
 from streams.answerer.windows import iso
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

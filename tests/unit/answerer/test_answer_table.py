@@ -16,8 +16,13 @@ from streams.answerer.answer_table import (
     length_in_words,
     shown_moment,
 )
-from streams.answerer.answers import CorrectedWindow, Correction, PrivateAnswer, distinct_answers
 from streams.answerer.journal import JournalEntry
+from streams.answerer.published_answers import (
+    CorrectedWindow,
+    Correction,
+    PrivateAnswer,
+    distinct_answers,
+)
 from tests.unit.answerer.asking import FILE, asked_of, event
 from tests.unit.answerer.lives import World
 from tests.unit.answerer.published import answer, correction, day, moment

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams import Turnstile
-from streams.answerer.answering import Answering, InconsistentRun
-from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
 from streams.answerer.corrections import Corrected, correct, ratio_of
 from streams.answerer.kinds import Floats
-from streams.answerer.queries import QueryFile
+from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
+from streams.answerer.query_file import QueryFile
+from streams.answerer.window_answering import Answering, InconsistentRun
 from streams.answerer.windows import Calendar
 from streams.records import Policy
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from streams import Turnstile
-from streams.answerer.answering import Answering, answer_file
-from streams.answerer.answers import AnswerRecord, PrivateAnswer
 from streams.answerer.event_file import EventFile
-from streams.answerer.queries import read_query_file
+from streams.answerer.published_answers import AnswerRecord, PrivateAnswer
+from streams.answerer.query_file import read_query_file
+from streams.answerer.window_answering import Answering, answer_file
 from streams.cli.main import main
 from streams.demo.purchases import simulated_purchases
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics

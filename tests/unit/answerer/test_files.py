@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from streams.answerer.answering import Answering, answer_file
 from streams.answerer.event_file import EventFile
 from streams.answerer.events import EventReader, SkipReason, number_of
-from streams.answerer.queries import UnusableQueries
+from streams.answerer.query_file import UnusableQueries
+from streams.answerer.window_answering import Answering, answer_file
 from tests.doubles.memory_journal import MemoryJournal
 from tests.unit.answerer.asking import END, FILE, asked_of
 from tests.unit.answerer.lives import World

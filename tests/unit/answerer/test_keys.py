@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.answerer.answering import Answering
-from streams.answerer.answers import PrivateAnswer
 from streams.answerer.keys import KeyUniverse
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.queries import UnusableQueries
+from streams.answerer.published_answers import PrivateAnswer
+from streams.answerer.query_file import UnusableQueries
+from streams.answerer.window_answering import Answering
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.unit.answerer.asking import FILE, asked_of, at, event, query_of
 from tests.unit.answerer.lives import Doom, Killed, World

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from streams.answerer.answering import AlreadyAnswered, Answering
-from streams.answerer.queries import QueryFile
+from streams.answerer.query_file import QueryFile
+from streams.answerer.window_answering import AlreadyAnswered, Answering
 from streams.sdk.errors import BudgetHeld
 from tests.doubles.memory_journal import MemoryJournal
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event

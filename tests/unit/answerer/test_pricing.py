@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams import Turnstile
-from streams.answerer.answering import Answering
-from streams.answerer.answers import PrivateAnswer
 from streams.answerer.kinds import AskedQuery
 from streams.answerer.pricing import WorstCase, costs_of
-from streams.answerer.queries import UnusableQueries
+from streams.answerer.published_answers import PrivateAnswer
+from streams.answerer.query_file import UnusableQueries
+from streams.answerer.window_answering import Answering
 from streams.answerer.windows import Calendar
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.examples import examples

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.corrections import policy_of
-from streams.answerer.answering import Answering, answer_file
-from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
 from streams.answerer.event_file import EventFile
 from streams.answerer.events import SkipReason
-from streams.answerer.planning import plan_of
-from streams.answerer.queries import QueryFile, UnusableQueries, parse_queries
+from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
+from streams.answerer.query_file import QueryFile, UnusableQueries, parse_queries
+from streams.answerer.query_plans import plan_of
 from streams.answerer.spacing import DAY, CalendarSpacing, FixedSpacing, Spacing, Unit, spacing_of
+from streams.answerer.window_answering import Answering, answer_file
 from streams.answerer.windows import Calendar, InputState
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, at, event

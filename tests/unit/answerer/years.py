@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.planning import Part, Population
-from streams.answerer.queries import QueryFile, parse_queries
+from streams.answerer.query_file import QueryFile, parse_queries
+from streams.answerer.query_plans import Part, Population
 
 YEAR = 365
 MONTHS = np.repeat(np.arange(12), [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])

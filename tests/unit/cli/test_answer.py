@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from streams.answerer.answers import VERSION, PrivateAnswer
-from streams.cli.records import Printer, line_of
+from streams.answerer.published_answers import VERSION, PrivateAnswer
+from streams.cli.topic_commands import Printer, line_of
 
 BEGIN = datetime(2026, 11, 23, 1, 34, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ import pytest
 
 from streams import InvalidRequest, Turnstile
 from streams.cli.commands import COMMANDS
-from streams.cli.output import Exit
+from streams.cli.printing import Exit
 from streams.config import Config, ConfigurationError
 from tests.integration.command import Done, turnstile
 from tests.unit.sdk import files

@@ -10,7 +10,7 @@ import pytest
 
 from streams import Turnstile
 from streams.cli.main import main
-from streams.cli.output import Exit
+from streams.cli.printing import Exit
 from streams.operations.status import DatasetStatus
 
 
@@ -26,9 +26,9 @@ def turnstile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turnstile]:
                 {"name": "stated", "budget": 1.0, "sampled_levels": True},
             )
         }
-        monkeypatch.setattr("streams.cli.records.Turnstile", lambda **_: service)
-        monkeypatch.setattr("streams.cli.records.read_glances", lambda *_: ())
-        monkeypatch.setattr("streams.cli.records.datasets_of", lambda _: known)
+        monkeypatch.setattr("streams.cli.topic_commands.Turnstile", lambda **_: service)
+        monkeypatch.setattr("streams.cli.topic_commands.read_glances", lambda *_: ())
+        monkeypatch.setattr("streams.cli.topic_commands.datasets_of", lambda _: known)
         for name in known:
             run = service.run(name, "r")
             for _ in range(8):

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from streams.cli import views
+from streams.cli import page_commands
 from streams.cli.main import main
-from streams.cli.output import Exit
-from streams.local.server import free_ports
+from streams.cli.printing import Exit
+from streams.local.server_process import free_ports
 from streams.web.links import LinkKeys, Visits
 
 KEY = "of-this-test-alone-and-of-no-other-one"
@@ -53,8 +53,8 @@ def test_example_command_links_to_the_page(
     monkeypatch.setenv("TURNSTILE_PORTAL_KEY", KEY)
     monkeypatch.setenv("TURNSTILE_PORTAL_STATE", str(tmp_path / "links.db"))
     monkeypatch.setattr("sys.stdin", StringIO("ada\n"))
-    monkeypatch.setattr(views, "RecordReader", Nothing)
-    monkeypatch.setattr(views, "serve_until_stopped", started_and_stopped)
+    monkeypatch.setattr(page_commands, "RecordReader", Nothing)
+    monkeypatch.setattr(page_commands, "serve_until_stopped", started_and_stopped)
     listen = f"127.0.0.1:{free_ports(1)[0]}"
     assert main(["portal", "--listen", listen, *options.split()]) == Exit.OK
     said = capsys.readouterr().err

@@ -9,7 +9,7 @@ from types import TracebackType
 import pytest
 
 from streams.cli.main import main
-from streams.cli.output import Exit
+from streams.cli.printing import Exit
 from streams.records import Decision, Reason
 from streams.sdk.run import Run
 from tests.unit.sdk.partitions import Partitions
@@ -42,7 +42,7 @@ class Client:
 def partitions(monkeypatch: pytest.MonkeyPatch) -> Partitions:
     service = Partitions(2)
     service.create("d", budget=100.0, assume_independent_timing=True)
-    monkeypatch.setattr("streams.cli.datasets.Turnstile", lambda **_: Client(service))
+    monkeypatch.setattr("streams.cli.dataset_commands.Turnstile", lambda **_: Client(service))
     return service
 
 

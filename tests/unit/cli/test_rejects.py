@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.cli.output import show
+from streams.cli.printing import show
 from streams.operations.rejected import by_request, decoded, readable
 from streams.records import Charge, ChargeRoster, Enrol, Reason, Rejected, encode
 from tests.keys import public_key, signed

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from streams.cli.main import main
-from streams.cli.output import Exit
+from streams.cli.printing import Exit
 from streams.config import Config
 from streams.operations.status import Overview, PartitionState, PartitionStatus, Unavailable
 
@@ -20,7 +20,7 @@ def test_partitions_with_the_same_problem_share_one_text(
     gone = replace(well, state=PartitionState.WAITING, problem="its owner is silent", remedy="look")
     hole = replace(gone, partition=9, state=PartitionState.SUSPENDED, problem="a hole")
     seen = Overview([well, *(replace(gone, partition=p) for p in (1, 2)), hole], {})
-    monkeypatch.setattr("streams.cli.operations.read_overview", lambda _: seen)
+    monkeypatch.setattr("streams.cli.operator_commands.read_overview", lambda _: seen)
     assert main(["status"]) == Exit.UNAVAILABLE
     said = capfdbinary.readouterr().out.decode()
     assert said.count("its owner is silent") == 1
@@ -61,8 +61,8 @@ def test_watch_continues_after_an_outage(
             raise found
         return found
 
-    monkeypatch.setattr("streams.cli.operations.read_overview", look)
-    monkeypatch.setattr("streams.cli.operations.time.sleep", lambda _: None)
+    monkeypatch.setattr("streams.cli.operator_commands.read_overview", look)
+    monkeypatch.setattr("streams.cli.operator_commands.time.sleep", lambda _: None)
     assert main(["status", "--watch", "--json"]) == Exit.INTERRUPTED
     shown = capfdbinary.readouterr()
     assert [json.loads(line)["next"] for line in shown.out.splitlines()] == [7, 9]

@@ -10,7 +10,7 @@ import pytest
 
 from streams.cli import subjects
 from streams.cli.main import main
-from streams.cli.output import Exit, UnusableInput
+from streams.cli.printing import Exit, UnusableInput
 from streams.cli.subjects import user_of
 from streams.config import Config
 from streams.operations.status import Unavailable

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from streams.demo.demo_error import DemoError, demo_extra
 from streams.demo.entry import check_demo
-from streams.demo.errors import DemoError, demo_extra
 from streams.demo.purchases import PURCHASES_FILE
-from streams.local.errors import how_to_install
+from streams.local.launch_errors import how_to_install
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streams.demo.errors import DemoError
+from streams.demo.demo_error import DemoError
 from streams.demo.purchases import load_purchases, simulated_purchases
 
 

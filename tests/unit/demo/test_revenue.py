@@ -8,13 +8,13 @@ import pytest
 
 from accounting import gdp_budget
 from streams import Turnstile
-from streams.answerer.queries import read_query_file
-from streams.demo.plans import ACCOUNTINGS, DELTA, EPSILON, contributions, errors
+from streams.answerer.query_file import read_query_file
+from streams.demo.means import mean_and_error, with_error
 from streams.demo.plots import plot_revenue
 from streams.demo.purchases import simulated_purchases
-from streams.demo.results import mean_and_error, with_error
 from streams.demo.revenue import RevenueResult, answer_revenue
-from streams.demo.table import show_summary, summary_of
+from streams.demo.revenue_plans import ACCOUNTINGS, DELTA, EPSILON, contributions, errors
+from streams.demo.revenue_summary import show_summary, summary_of
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 
 DAYS, SEEDS = 40, 3

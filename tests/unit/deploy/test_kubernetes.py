@@ -12,11 +12,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from streams.answerer.queries import read_query_file
+from streams.answerer.query_file import read_query_file
 from streams.cli.main import main
 from streams.config import environment_names
 from streams.kafka.access import ROLES
-from streams.kafka.answers import ANSWER_SETTINGS
+from streams.kafka.answer_topics import ANSWER_SETTINGS
 from streams.kafka.topics import SETTINGS
 from tests.readme import TOP
 

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.generated import RUNBOOKS
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from tests.prometheus import RULES, Prometheus, expressions, needs_prometheus
 from tests.readme import TOP
 from tests.unit.worker.test_health import Served

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from sphinx.application import Sphinx
 
-from streams.answerer.answers import PrivateAnswer
+from streams.answerer.published_answers import PrivateAnswer
 from streams.records import Charge
 from tests.readme import DOCS, TOP
 

@@ -8,7 +8,7 @@ from http.client import HTTPConnection
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from streams.gateway.server import Gateway
+from streams.gateway.http_gateway import Gateway
 from tests.waiting import HANGS_AFTER
 
 STEP: Mapping[str, Any] = {

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from streams.gateway import operations
+from streams.gateway import http_operations
+from streams.gateway.http_gateway import Gateway
 from streams.gateway.problems import STATUSES, ProblemReason
-from streams.gateway.server import Gateway
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
 from streams.records import Reason
@@ -150,7 +150,7 @@ def test_halted_users_are_named_with_the_reason_and_listed(gateway: Gateway) -> 
 def test_list_of_halts_says_if_it_is_cut_off(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "MOST_HALTS", 2)
+    monkeypatch.setattr(http_operations, "MOST_HALTS", 2)
     create(gateway, budget=1 / 64)
     path = opened(gateway)
     for step, is_complete in ((0, True), (1, True), (2, False)):

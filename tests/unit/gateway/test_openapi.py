@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from streams.gateway.operations import OPERATIONS
+from streams.gateway.http_operations import OPERATIONS
 from streams.gateway.problems import STATUSES
 from tests.gateways import gateway_to
 from tests.readme import TOP

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams.ledger import accounts, columns, rosters, state
+from streams.ledger import accounts, columns, roster_members, state
 from tests.unit.ledger.audited import AuditedLog
 
 
@@ -24,5 +24,5 @@ def new_log():
 def short_pages(monkeypatch):
     """Pages of four rows."""
     monkeypatch.setattr(columns, "_PAGE_BITS", 2)
-    for module in (columns, accounts, rosters, state):
+    for module in (columns, accounts, roster_members, state):
         monkeypatch.setattr(module, "PAGE_ROWS", 4)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from streams.ledger.accounts import Balances
-from streams.ledger.errors import UnknownState
 from streams.ledger.ledger import Delta, ledger_of
+from streams.ledger.partition_errors import UnknownState
 from streams.records import Rejected
 from streams.records.digests import NO_TOPIC
 from tests.unit.ledger.roster_logs import LEVELS, POLICIES, RosterLog, begun, prices

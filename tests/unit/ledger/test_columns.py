@@ -9,8 +9,8 @@ import pytest
 from streams.ledger import accounts
 from streams.ledger.accounts import AccountDelta, Balances
 from streams.ledger.columns import PAGE_ROWS, PER_ORDER, Column, Columns, Numbers, joined
-from streams.ledger.errors import UnknownState
 from streams.ledger.ledger import Delta, Ledger
+from streams.ledger.partition_errors import UnknownState
 from tests.unit.ledger.ledgers import Log
 from tests.unit.ledger.test_ledger import random_log, state_of
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streams.ledger.errors import ImportPending
+from streams.ledger.partition_errors import ImportPending
 from streams.ledger.repartition import imported
 from streams.ledger.retirement import agreement
 from streams.records import Erase, Import, LogRetired, Reason, Rejected, Retire

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from streams.local.server import LOOPBACK, free_ports, is_free
+from streams.local.server_process import LOOPBACK, free_ports, is_free
 
 
 def test_a_port_on_which_somebody_listens_is_not_free() -> None:

@@ -1,7 +1,7 @@
 """The access list of a dataset over all partitions."""
 
 from streams.operations.status import datasets_of
-from streams.store.port import Glance, Inventory, pack_report
+from streams.store.store_port import Glance, Inventory, pack_report
 from tests.keys import allowing
 from tests.unit.ledger.signed_logs import ALLOW, SignedLog, listed
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from streams.config import Config
-from streams.kafka.answers import ANSWER_SETTINGS
+from streams.kafka.answer_topics import ANSWER_SETTINGS
 from streams.kafka.facts import KafkaFacts, TopicFacts
 from streams.kafka.topics import SETTINGS, TOPICS
+from streams.operations.check_tables import Facts, Finding, Level
 from streams.operations.doctor import diagnose
 from streams.operations.endpoints import AnswererSeen, WorkerSeen
-from streams.operations.findings import Facts, Finding, Level
 from streams.operations.status import (
     Overview,
     PartitionState,
@@ -23,7 +23,7 @@ from streams.operations.status import (
     read_glances,
     read_redis_facts,
 )
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 
 NOW = 1_800_000_000.0
 CONFIG = Config(partitions=2)

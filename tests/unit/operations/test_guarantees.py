@@ -15,7 +15,7 @@ from streams.operations.guarantees import (
     spent_share,
 )
 from streams.records import OdometerRecord, Policy
-from streams.sdk.datasets import policy_from
+from streams.sdk.dataset_requests import policy_from
 
 NOTHING = {
     "budget": None,

@@ -13,7 +13,7 @@ from streams.operations.status import (
     WaitReason,
     overview_of,
 )
-from streams.store.port import Glance, Pulse, SuspensionReason, pack_report
+from streams.store.store_port import Glance, Pulse, SuspensionReason, pack_report
 from tests.doubles.memory_store import meta_of
 
 TOPIC = b"t" * 16

@@ -13,7 +13,7 @@ from scipy import stats
 from streams.queries import QueryAnswerer, Release
 from streams.sdk.errors import InvalidRequest
 from tests.readme import blocks, page
-from tests.unit.queries.test_answerer import quiet, run_of
+from tests.unit.queries.test_continual_monitoring import quiet, run_of
 from tests.unit.sdk.partitions import in_memory_run
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from accounting.release import KeySelection
-from streams.queries.answerer import QueryAnswerer
+from streams.queries.continual_monitoring import QueryAnswerer
 from streams.sdk.errors import InvalidRequest
 from tests.unit.sdk.partitions import in_memory_run
 

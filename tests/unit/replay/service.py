@@ -14,7 +14,7 @@ from streams.kafka.results import Extent
 from streams.ledger.ledger import Ledger, Output
 from streams.records import encode, tombstone_offset
 from streams.replay.archive import ArchivedRecord, HeadSource, MissingRecord, StoredHead
-from streams.sdk.memory import MemoryConnection
+from streams.sdk.memory_connection import MemoryConnection
 from streams.store.layout import chain_fields, fields_of_nothing, pack_change, with_digest
 from streams.store.snapshot import Draft, Moment, Search, Snapshot
 from streams.store.stored_state import StoredState, verified

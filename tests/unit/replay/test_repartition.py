@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from streams import Turnstile
-from streams.answerer.answering import AlreadyAnswered, Answering
 from streams.answerer.journal import JournalEntry, carry_over
+from streams.answerer.window_answering import AlreadyAnswered, Answering
 from streams.ledger.accounts import AccountDelta
 from streams.ledger.columns import RowDelta
-from streams.ledger.errors import ImportPending
 from streams.ledger.ledger import Ledger
+from streams.ledger.partition_errors import ImportPending
 from streams.records import CreateDataset, Policy, Reason, Rejected, encode
 from streams.replay.archive import CannotRepartition
 from streams.replay.findings import Check

@@ -18,8 +18,8 @@ from streams.ledger.columns import RowDelta
 from streams.ledger.ledger import Delta, Ledger
 from streams.records import ChargeRoster, Holder, decode_request, encode
 from streams.replay.findings import Check, LogFinding, Verified
+from streams.replay.log_replay import LogReplay
 from streams.replay.receipts import Head, Receipt
-from streams.replay.replay import LogReplay
 from streams.replay.verify import verify
 from streams.sdk.arguments import price
 from streams.store.layout import pack_change

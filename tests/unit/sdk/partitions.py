@@ -28,7 +28,7 @@ from streams.sdk.client import Turnstile
 from streams.sdk.connection import PendingRequest
 from streams.sdk.decisions import DecisionArrays
 from streams.sdk.errors import RequestRejected, refusal_of
-from streams.sdk.memory import MemoryConnection
+from streams.sdk.memory_connection import MemoryConnection
 from streams.sdk.run import Run
 from tests.spending import spent_units
 

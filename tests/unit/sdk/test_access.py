@@ -6,7 +6,7 @@ from streams import DecisionTimeout, InvalidRequest, PolicyChanged, RequestRejec
 from streams.config import Config
 from streams.records import MAX_REQUEST_BYTES, Reason
 from streams.records.signatures import public_text
-from streams.sdk.datasets import signer_of
+from streams.sdk.dataset_requests import signer_of
 from tests.keys import private_key, public
 from tests.unit.sdk.partitions import Partitions
 

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from streams.queries.answerer import read_contributions
+from streams.queries.continual_monitoring import read_contributions
 from streams.sdk.arguments import read_norms, read_users
 from streams.sdk.errors import InvalidRequest
 

@@ -27,7 +27,7 @@ import pytest
 from accounting import Laplace, PureDP
 from accounting.exact.units import from_units_down
 from streams.sdk.client import Turnstile
-from streams.sdk.memory import MemoryConnection
+from streams.sdk.memory_connection import MemoryConnection
 from tests.spending import spent_units
 
 SLACK = 2.0**-40

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from accounting import Gaussian, Laplace, Mechanism, PureDP
-from streams.sdk.datasets import policy_from
+from streams.sdk.dataset_requests import policy_from
 from streams.sdk.errors import InvalidRequest
 from tests.unit.sdk.partitions import Partitions
 

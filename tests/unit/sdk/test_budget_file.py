@@ -28,9 +28,9 @@ from streams import (
     Unusable,
     UnusableFile,
 )
-from streams.ledger.errors import PartitionError
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
+from streams.ledger.partition_errors import PartitionError
 from streams.sdk import budget_file
 from streams.sdk.budget_file import BudgetFile
 from tests.audit.budget_file import audit_file

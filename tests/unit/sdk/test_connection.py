@@ -39,8 +39,8 @@ from streams.sdk.errors import (
     TurnstileError,
     refusal_of,
 )
-from streams.sdk.kafka import publishing_error, reaching_kafka
-from streams.sdk.memory import MemoryConnection
+from streams.sdk.kafka_connection import publishing_error, reaching_kafka
+from streams.sdk.memory_connection import MemoryConnection
 from tests.unit.ledger.ledgers import Log
 
 NOW = Deadline.after(0.0)

@@ -7,7 +7,7 @@ from streams.ledger.outputs import Channel
 from streams.records import ERASED, TOO_SOON, Decision, decode_answer
 from streams.sdk.decisions import DecisionArrays
 from streams.sdk.followers import Reading
-from streams.sdk.memory import MemoryConnection
+from streams.sdk.memory_connection import MemoryConnection
 from tests.unit.sdk.partitions import fits
 
 

@@ -10,7 +10,7 @@ from accounting import budget_units, candidate_orders, gdp_budget, renyi_budgets
 from streams import Turnstile
 from streams.records import Policy
 from streams.records.terms import TERMS
-from streams.sdk.datasets import policy_from
+from streams.sdk.dataset_requests import policy_from
 from streams.sdk.errors import InvalidRequest
 
 

@@ -11,8 +11,8 @@ from streams.records import Charge, Enrol, decode_request
 from streams.records.users import UserIds
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import InvalidRequest, PolicyChanged, RequestRejected
-from streams.sdk.layout import Pseudonyms
-from streams.sdk.memory import MemoryConnection
+from streams.sdk.memory_connection import MemoryConnection
+from streams.sdk.step_layout import Pseudonyms
 
 KEY, OTHER_KEY = "0123456789abcdef", b"another key, of which nobody knows"
 # None of them is written in the digits of a token.

@@ -24,7 +24,7 @@ from streams.records.packing import pack_bits
 from streams.records.signatures import Content, Signer, TrustStore, new_keys
 from streams.sdk.connection import PendingRequest
 from streams.sdk.followers import Reading
-from streams.sdk.memory import MemoryConnection
+from streams.sdk.memory_connection import MemoryConnection
 
 PRIVATE, PUBLIC = new_keys()
 LOG = b"log of 16 bytes."

@@ -4,7 +4,7 @@ import pytest
 
 from streams.store.layout import LAYOUT, Identity, fields_of_nothing
 from streams.store.misfit import Suspensions
-from streams.store.port import SuspensionReason as Reason
+from streams.store.store_port import SuspensionReason as Reason
 
 TOPIC = b"sixteen bytes id"
 LOG = Suspensions("t.", 1, TOPIC, 3, 10, 20)

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from streams.redis_address import without_password
-from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
+from streams.store.store_port import StoreUnavailable
 
 
 def test_a_redis_that_does_not_answer_is_unavailable():

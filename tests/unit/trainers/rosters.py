@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import PoissonGaussian, RenyiFilter, candidate_orders, renyi_cost
 from streams.records import Policy, Reason
-from streams.sdk.datasets import policy_from
+from streams.sdk.dataset_requests import policy_from
 from streams.sdk.errors import DecisionTimeout, Fenced
 from streams.sdk.roster_steps import poisson_sample
 

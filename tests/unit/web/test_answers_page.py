@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streams.config import Config
-from streams.web.answers import AnswerReader
+from streams.web.answer_reader import AnswerReader
 from streams.web.dashboard import Dashboard
 from streams.web.sessions import Sessions
 from tests.readme import TOP

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from streams.cli.main import main
-from streams.cli.output import Exit
+from streams.cli.printing import Exit
 from streams.config import Config, ConfigurationError
 from streams.http_server import HEADERS
-from streams.web.answers import AnswerReader
+from streams.web.answer_reader import AnswerReader
 from streams.web.dashboard import MOST_OF_A_SESSION, MOST_OF_VISITORS, Dashboard
 from streams.web.sessions import TRIES, TRIES_OF_ALL, Sessions, TooManyTries
 from tests.unit.answerer.published import answer

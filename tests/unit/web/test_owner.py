@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streams.records import Policy, User
-from streams.sdk.datasets import policy_from
+from streams.sdk.dataset_requests import policy_from
 from streams.sdk.errors import ServiceUnavailable
 from streams.web.indexes import Episode, IndexFull
 from streams.web.links import Claims

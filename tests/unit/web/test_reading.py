@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from streams.config import Config
-from streams.local.server import free_ports
+from streams.local.server_process import free_ports
 from streams.records import DELTA, OdometerRecord, encode, odometer_key
 from streams.web.links import Claims
 from streams.web.owner import Owners

@@ -19,7 +19,7 @@ from streams.operations.endpoints import WorkerSeen, ask_workers
 from streams.operations.status import PartitionState
 from streams.records import OdometerRecord, Rejected, encode
 from streams.sdk.followers import Followed
-from streams.store.port import Glance, Inventory, Pulse, SuspensionReason, pack_report
+from streams.store.store_port import Glance, Inventory, Pulse, SuspensionReason, pack_report
 from streams.web import watching
 from streams.web.live_facts import NOT_YET, STALE_AFTER, ServiceFacts, Side, alarms_of
 from streams.web.spending import PARTS, Spending

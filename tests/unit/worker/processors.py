@@ -13,7 +13,7 @@ from streams.ledger.state import State
 from streams.records.digests import NO_TOPIC
 from streams.store.layout import fields_of_nothing, with_digest
 from streams.store.misfit import Suspensions
-from streams.store.port import Commit, Exchange, Guard, Verdict
+from streams.store.store_port import Commit, Exchange, Guard, Verdict
 from streams.store.stored_state import StoredState, verified
 from streams.store.writer import PartitionWriter
 from streams.worker.ports import Ending, World

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from streams.store.misfit import Suspension
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from streams.worker.inbox import ARRIVED_BYTES, Inbox
 from tests.unit.worker.processors import Record, bench
 

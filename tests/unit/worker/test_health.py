@@ -9,9 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from streams.ledger.ledger import Channel, Output
-from streams.local.server import free_ports
+from streams.local.server_process import free_ports
 from streams.records import Reason, Rejected, encode
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from streams.worker.health import STALLED_AFTER, HealthServer, problem_of
 from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector
 from streams.worker.ownership import PartitionView, Problem

@@ -6,7 +6,7 @@ import pytest
 
 from streams.ledger.ledger import Ledger
 from streams.records import Erase, encode
-from streams.store.port import decode_pulse
+from streams.store.store_port import decode_pulse
 from streams.worker.heartbeat import Heartbeat
 from streams.worker.ports import Ending
 from tests.unit.ledger.roster_logs import begun

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streams.ledger.ledger import Channel
 from streams.records import Answer, Decision, Halted, OdometerRecord, User, decode_answer
 from streams.records.users import UserIds
-from streams.store.port import Commit, Guard, Verdict
+from streams.store.store_port import Commit, Guard, Verdict
 from streams.worker.heartbeat import BEAT_EVERY
 from streams.worker.metrics import SECONDS, CountingPublisher, Metrics, PartitionsCollector
 from streams.worker.ownership import OwnedPartitions

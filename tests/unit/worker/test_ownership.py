@@ -11,7 +11,7 @@ from msgspec import Raw
 from streams.ledger.ledger import Channel, Delta
 from streams.records import Rejected, encode
 from streams.store.layout import pack_change, pack_page
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from streams.worker.ownership import STUCK_AFTER, OwnedPartitions
 from streams.worker.ports import Ending
 from tests.doubles.memory_broker import SNAPSHOTS, Effect, MemoryBroker, MemoryClient

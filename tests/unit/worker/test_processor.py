@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from streams.kafka.results import Missing, NotSent
-from streams.ledger.errors import CannotVerify
 from streams.ledger.ledger import (
     Channel,
     LayoutMismatch,
@@ -13,13 +12,14 @@ from streams.ledger.ledger import (
     LostErasureKey,
     Output,
 )
+from streams.ledger.partition_errors import CannotVerify
 from streams.ledger.state import State as LedgerState
 from streams.records import Erase, encode
 from streams.records.signatures import NoVerifier
 from streams.store.misfit import Suspension
-from streams.store.port import SuspensionReason
+from streams.store.store_port import SuspensionReason
 from streams.worker import processor as batch_loop
-from streams.worker.odometers import NotTheOwner
+from streams.worker.odometer_publisher import NotTheOwner
 from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Ending
 from streams.worker.processor import ProcessorState

@@ -10,8 +10,8 @@ from streams.ledger.ledger import Delta
 from streams.records import Erase, encode
 from streams.records.users import UserIds, partitions_of
 from streams.store.layout import LAYOUT, is_whole, pack_change, with_digest
-from streams.store.port import SuspensionReason, decode_pulse
 from streams.store.snapshot import FORMAT, MANIFEST, deletable
+from streams.store.store_port import SuspensionReason, decode_pulse
 from streams.worker import processor
 from streams.worker.ports import Ending
 from tests.doubles.memory_broker import last_snapshot

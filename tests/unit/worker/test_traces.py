@@ -90,7 +90,7 @@ def test_records_that_are_never_answered_are_forgotten(spans: InMemorySpanExport
 def test_traces_are_not_imported_unless_configured() -> None:
     # Redis' client looks for it by itself: what counts is that nothing of ours does.
     program = (
-        "import sys, streams, streams.worker.app, streams.sdk.kafka; "
+        "import sys, streams, streams.worker.app, streams.sdk.kafka_connection; "
         "sys.exit(any(name.endswith('.traces') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,635 @@
+"""Answering: charge and release every window once, also if answerers are killed or replaced.
+
+The state of an answerer is a function of its input and of its journal. Each start of an answerer
+takes these steps:
+
+1. Open the run after the last answer in the journal. Earlier attempts can charge no more.
+2. Write a begin entry and read it back. From then on no entry of an earlier attempt counts. If
+   another answerer added an answer since the entries were read, repeat steps 1 and 2.
+3. Publish the last answer, if the topic does not contain it.
+4. Read the input again, from the first event that an open window needs to the last entry.
+5. Close the window that was being closed.
+6. Read new events and close windows, in the order that ``journal`` describes.
+
+After the last window of a block, the block itself is a step. It is charged for what its windows
+left out, without the reserve that windows leave, and its answer corrects theirs (``corrections``).
+Its content comes from the journal, so it can be charged again after a crash.
+
+At the end of an input file, its clock advances to the ``end`` of the input, which is public. So the
+windows are those that end by it, empty ones too, whatever the last event of the file is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+
+from accounting.release import KeySelection
+from streams.answerer.corrections import Ratio, correct, ratio_of
+from streams.answerer.event_file import EventFile
+from streams.answerer.events import EventPlace, SkipReason
+from streams.answerer.journal import Journal, JournalEntry, LeftOutAmounts, RunHistory, Superseded
+from streams.answerer.kinds import Answered, Floats
+from streams.answerer.pricing import costs_of
+from streams.answerer.published_answers import (
+    AnswerRecord,
+    Correction,
+    PrivateAnswer,
+    answer_of,
+    correction_of,
+    raw_of,
+)
+from streams.answerer.query_file import QueryFile, UnusableQueries
+from streams.answerer.running_totals import AnsweredSums
+from streams.answerer.windows import Calendar, InputState, Window, iso
+from streams.queries.continual_monitoring import ChargedUsers, KeyRelease, QueryAnswerer, Release
+from streams.records import User
+from streams.sdk.errors import DecisionTimeout, InvalidRequest
+from streams.sdk.run import Run
+
+logger = logging.getLogger("turnstile.answer")
+
+Open = Callable[[int], Run]
+"""Opens the run after this step, the last one that was released; -1 for none."""
+Announce = Callable[[AnswerRecord], None]
+_BEGINNINGS = 10
+
+
+class InconsistentRun(UnusableQueries):
+    """The charges, the journal and the published answers of a run do not agree.
+
+    Journal entries are missing, or another program charges the run. Answering it further could
+    release a window twice.
+    """
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"{problem}. Journal entries are missing, or another program charges the run. Answer "
+            "under another run name, with a start after the last published answer. Users keep what "
+            "they have spent"
+        )
+
+
+class AlreadyAnswered(UnusableQueries):
+    """Another run has answered a window. Answering it again would charge its users again.
+
+    Attributes:
+        run: the run that has answered it.
+        query: the name of the query.
+        until: the earliest ``start`` of which no window was answered, ISO 8601.
+    """
+
+    def __init__(self, run: str, query: str, windows: tuple[int, int], until: int) -> None:
+        self.run, self.query, self.until = run, query, iso(until)
+        begin, end = map(iso, windows)
+        super().__init__(
+            f"run {run!r} has answered query {query!r} from {begin} to {end}: another answer would "
+            f"charge the users of these windows again. Write start = {self.until} into the file, "
+            "or pass --charge-again to charge them again"
+        )
+
+
+class Answering:
+    """One start of an answerer. Not to be shared between threads.
+
+    Args:
+        query_file: the file of queries.
+        source: identifies the topic or file of the events.
+        open_run: opens the run.
+        journal: the journal and the published answers.
+        announce: called with every answer and correction after its publication.
+        text: whether the columns of events are text.
+        charge_again: whether to answer windows that another run of the dataset has answered.
+        noise: draws the noise, for tests; None for the operating system.
+
+    Attributes:
+        state: the state of the input.
+        last_charge: the users of the last step, and the decision about them: sensitive. None before
+            the first step.
+    """
+
+    def __init__(
+        self,
+        query_file: QueryFile,
+        source: str,
+        open_run: Open,
+        journal: Journal,
+        announce: Announce = lambda record: None,
+        *,
+        text: bool = False,
+        charge_again: bool = False,
+        noise: np.random.Generator | None = None,
+    ) -> None:
+        self.query_file = query_file
+        self.state = InputState(query_file, text=text)
+        self._text = text
+        self._source = source
+        self._open_run = open_run
+        self._journal = journal
+        self._announce = announce
+        self._noise = noise
+        self.last_charge: ChargedUsers | None = None
+        self._charge_again = charge_again
+        self._runs: defaultdict[str, RunHistory] = defaultdict(RunHistory)
+        self._history = self._runs[query_file.run]
+        self._sums: dict[str, AnsweredSums] = {}
+        self._owner = uuid4().hex
+        self._logged: dict[SkipReason, int] = {}
+
+    def start(self) -> None:
+        """Take over the run, and find the offsets from which the input has to be read again.
+
+        Raises:
+            UnusableQueries: the run has another file or another input, or cannot be charged.
+            AlreadyAnswered: another run has answered a window that is next.
+            InconsistentRun: the journal does not agree with the charges or the published answers.
+            Superseded: another answerer has begun meanwhile.
+            TurnstileError: the run cannot be opened.
+        """
+        history = self._history
+        self._catch_up()
+        self._check_same()
+        try:
+            for window in Calendar(self.query_file, history.released + 1).windows():
+                if window.end <= self.query_file.source.end:
+                    self._check_unanswered(window)
+        except AlreadyAnswered:
+            self._publish_last()  # its users have been charged for it
+            raise
+        for _ in range(_BEGINNINGS):
+            released = history.released
+            # Step 1.
+            run = self._open(released)
+            if run is None:
+                continue
+            # Step 2.
+            self._write("begin", run, released + 1)
+            if history.released == released:
+                break
+        else:
+            raise Superseded("other answerers keep answering this run: run only one")
+        self._check_same()  # another answerer may have begun since the first check
+        self._run = run
+        self.state = InputState(self.query_file, text=self._text, step=history.released + 1)
+        self._prepare(run)
+        self._check_charged(run)
+        # Step 3.
+        self._publish_last()
+        self._journal.delete(history.pop_obsolete())
+        # Step 4.
+        if history.answered is not None:
+            self._sums = dict(history.answered.sums)
+        if (at := history.begun) is not None:
+            self.state.resume(at.positions, at.clocks, at.begins)
+
+    @property
+    def replay_until(self) -> dict[int, int]:
+        """Return by partition the offset up to which the input is read before `finish_closing`."""
+        return {} if (at := self._history.begun) is None else dict(at.positions)
+
+    def finish_closing(self) -> None:
+        """Close the window that was being closed, after the input was read again.
+
+        Raises:
+            AlreadyAnswered: another run has answered the window.
+            TurnstileError: the window cannot be charged, or it is not the same as before.
+        """
+        for partition, position in self.replay_until.items():
+            # Offsets after the last event can be without a record.
+            self.state.positions[partition] = max(position, self.state.positions.get(partition, 0))
+        # Step 5.
+        if self._history.closing is not None:
+            self._close(is_entered=True)
+
+    def close_due(self, now: int | None) -> int:
+        """Close all windows that can be closed by now; return how many there were.
+
+        Raises:
+            Superseded: a newer attempt answers this run.
+            AlreadyAnswered: another run has answered the window.
+            TurnstileError: the window cannot be charged; nothing of it was released.
+            JournalUnavailable: start again.
+        """
+        closed = 0
+        # Step 6.
+        while self.state.is_due(now):
+            self._close()
+            closed += 1
+        return closed
+
+    def _close(self, is_entered: bool = False) -> None:
+        state = self.state
+        window = state.calendar.next
+        if not is_entered:
+            self._write("closing", self._run, window.step)
+        record: AnswerRecord
+        block, left_out = "", LeftOutAmounts()
+        if window.is_block:
+            record = self._correction(window)
+        else:
+            record, block, left_out = self._answer(window)
+        self._write(
+            "answered",
+            self._run,
+            window.step,
+            msgspec.json.encode(record),
+            block=block,
+            left_out=left_out,
+            corrects=record.query if window.is_block else "",
+        )
+        self._journal.publish(self._last().answer, self._run.name)
+        self._announce(record)
+        self._journal.delete(self._history.pop_obsolete())
+        self._log_skipped()
+
+    def _answer(self, window: Window) -> tuple[PrivateAnswer, str, LeftOutAmounts]:
+        """Charge a window; return its answer, and what it left out for the block that it is in."""
+        self._check_unanswered(window)
+        state, query = self.state, self.query_file.queries[window.query]
+        answerer = self._answerers[window.query]
+        release = self._charge(answerer, window, *state.content_of(window))
+        state.close(window)
+        asked, confidence = state.asked[window.query], self.query_file.confidence
+        if isinstance(release, KeyRelease):
+            answered = asked.answered_keys(release, confidence)
+        else:
+            value = np.atleast_1d(release.value)
+            answered = asked.answered(value, release.noise_stddev, confidence)
+            self._add(window, value, release.noise_stddev)
+        answer = self._answer_of(window, release, answered)
+        if window.number >= query.horizon:
+            return answer, "", LeftOutAmounts()
+        charged = answerer.last_charge
+        assert charged is not None
+        places = np.flatnonzero(charged.left_out.any(axis=1))
+        users: list[User] = list(charged.users.select(places))
+        amounts = charged.left_out[places].astype("<f8").tobytes()
+        return answer, query.name, LeftOutAmounts(users, amounts)
+
+    def _correction(self, window: Window) -> Correction:
+        """Charge a block for what its windows left out, and return their corrected answers."""
+        query_file, query = self.query_file, self.query_file.queries[window.query]
+        asked, block = self.state.asked[window.query], self._block(window.query)
+        answers = [msgspec.json.decode(one.answer, type=PrivateAnswer) for one in block.windows]
+        leaves_out = self._leaves_out(window.query, window.number)
+        answerer = self._correctors[window.query]
+        users, rows = block.left_out(asked.dimension)
+        if not leaves_out:  # no noise is needed then
+            users, rows = [], rows[:0]
+        release = self._charge(answerer, window, users, rows)
+        self.state.close(window)
+        left_out, stddev = np.atleast_1d(release.value), release.noise_stddev
+        if not leaves_out:
+            left_out, stddev = np.zeros(asked.dimension), 0.0
+        raw, noise, sums = raw_of(answers), answers[0].noise_stddev, []
+        if query.running_total:
+            variance = len(raw) * noise**2 + stddev**2
+            so_far = self._sums[query.name].corrected_after(raw.sum(axis=0) + left_out, variance)
+            self._sums[query.name] = so_far
+            sums = [so_far.of_blocks()]
+        if leaves_out and query.is_never_negative:
+            left_out = np.maximum(left_out, 0.0)
+        corrected = correct(raw, noise, left_out, stddev, block.before(), query_file.confidence)
+        return correction_of(query_file, window, answers, corrected, left_out, stddev, sums)
+
+    def _add(self, window: Window, value: Floats, stddev: float) -> None:
+        """Add an answer to the running total of its query."""
+        query = self.query_file.queries[window.query]
+        if query.running_total:
+            before = self._sums.get(query.name) or AnsweredSums(window.start)
+            self._sums[query.name] = before.after(value, stddev)
+
+    def _leaves_out(self, query: int, block: int) -> bool:
+        """Return whether the charges of this run can leave a user out of a block. It is public."""
+        asked, calendar = self.query_file.queries[query], self.state.calendar
+        worst_case = self._costs.worst_case
+        return worst_case.exhaustible_since(calendar, query, asked.last_of(block)) is not None
+
+    def _charge(
+        self, answerer: QueryAnswerer, window: Window, users: list[User], rows: Floats
+    ) -> Release:
+        """Charge and release a step."""
+        selection = None if window.is_block else self._selections[window.query]
+        keys = [] if selection is None else self.state.keys_of(window)
+        while True:
+            try:
+                if selection is None:
+                    release = answerer.answer(users, rows, dimension=rows.shape[1])
+                else:
+                    release = answerer.answer_keys(users, rows, keys, selection)
+                break
+            except DecisionTimeout as error:
+                logger.warning("step %d is not decided yet; asking again: %s", window.step, error)
+        if release.step != window.step:
+            raise InconsistentRun(
+                f"step {window.step} of run {self._run.name!r} was charged as step {release.step}; "
+                "nothing was released"
+            )
+        self.last_charge = answerer.last_charge
+        return release
+
+    def _block(self, query: int) -> OpenBlock:
+        """Return the journal entries of a query's open block.
+
+        Raises:
+            InconsistentRun: entries are missing.
+        """
+        asked, expected = self.query_file.queries[query], self.state.calendar.open_windows(query)
+        entries = self._history.blocks[asked.name]
+        found = OpenBlock([entries[step] for step in sorted(entries)])
+        if len(found.windows) != expected:
+            raise InconsistentRun(
+                f"the journal has {len(found.windows)} of the {expected} answers of query "
+                f"{asked.name!r} that are not corrected yet"
+            )
+        return found
+
+    def _answer_of(self, window: Window, release: Release, answered: Answered) -> PrivateAnswer:
+        """Return the record to publish for a window that has closed."""
+        calendar, query, worst_case = self.state.calendar, window.query, self._costs.worst_case
+        asked, end = self.query_file.queries[query], None
+        since = worst_case.exhaustible_since(calendar, query, window.number)
+        if window.number < asked.horizon:
+            block = (window.number - asked.first) // asked.block
+            end = calendar.block_end(query, block) if self._leaves_out(query, block) else None
+        return answer_of(
+            self.query_file,
+            window,
+            release,
+            answered,
+            worst_case_left=worst_case.left(calendar.numbers, query),
+            exhaustible_since=None if since is None else calendar.window(query, since).start,
+            block_end=end,
+            sums=[self._sums[asked.name].of_answers()] if asked.running_total else (),
+        )
+
+    def _write(self, kind: Any, run: Run, step: int, answer: bytes = b"", **block: Any) -> None:
+        """Write a journal entry and read it back.
+
+        Raises:
+            Superseded: another answerer has begun before it.
+        """
+        state, is_begin = self.state, kind == "begin"
+        entry = JournalEntry(
+            kind=kind,
+            dataset=self.query_file.dataset,
+            run=self.query_file.run,
+            attempt=run.attempt,
+            owner=self._owner,
+            step=step,
+            query_file=self.query_file.digest,
+            source=self._source,
+            positions={} if is_begin else dict(state.positions),
+            begins={} if is_begin else state.begins(),
+            clocks={} if is_begin else dict(state.clocks),
+            windows=state.calendar.closed() if answer else {},
+            sums=dict(self._sums) if answer else {},
+            answer=answer,
+            answers_end=self._journal.end() if answer else 0,
+            **block,
+        )
+        if is_begin:
+            self._owner = entry.owner = uuid4().hex  # one for each attempt
+        self._journal.append(entry)
+        self._catch_up()
+        self._check_owner()
+
+    def _catch_up(self) -> None:
+        """Read the entries that were written since the last call."""
+        for entry in self._journal.catch_up():
+            self._runs[entry.run].read([entry])
+        for history in self._runs.values():
+            if history is not self._history:
+                history.pop_obsolete()  # this answerer never forgets entries of other runs
+
+    def _check_owner(self) -> None:
+        """Check that no other answerer has taken over the run, as far as the journal was read.
+
+        Raises:
+            Superseded: one has.
+        """
+        history = self._history
+        if history.owner != self._owner:
+            raise Superseded(
+                f"attempt {history.attempt} of run {self.query_file.run!r} has begun to answer: "
+                "this answerer stops"
+            )
+
+    def _last(self) -> JournalEntry:
+        """Return the last answer, as it was read back."""
+        assert self._history.answered is not None
+        return self._history.answered
+
+    def _publish_last(self) -> None:
+        """Publish the last answer in the journal, if the topic does not contain it."""
+        if (last := self._history.answered) is None:
+            return
+        if last.answer not in self._journal.published(last.answers_end, last.run):
+            self._journal.publish(last.answer, last.run)
+            self._announce(_decoded(last.answer))
+
+    def _log_skipped(self) -> None:
+        """Log the number of skipped events, for the operator only: it is data about users."""
+        known = dict(self.state.skipped)
+        if known != self._logged:
+            self._logged = known
+            logger.warning("skipped events so far: %s", self.state.skipped_text())
+
+    def _prepare(self, run: Run) -> None:
+        """Compute noise and prices, before anything is charged.
+
+        Raises:
+            UnusableQueries: names the query.
+        """
+        self._costs = costs = costs_of(self.query_file, [run.policy, *run.outer])
+        self._answerers = []
+        self._selections: list[KeySelection | None] = []
+        self._correctors: dict[int, QueryAnswerer] = {}
+        for number, one in enumerate(costs.asked):
+            query, noise = one.query, self._noise
+            try:
+                answerer = QueryAnswerer(
+                    run,
+                    noise_stddev=costs.noises[number],
+                    clip_norm=one.bound,
+                    reserve=costs.reserve,
+                    noise=noise,
+                )
+                self._selections.append(one.selection(costs.noises[number]))
+                if query.block:
+                    self._correctors[number] = QueryAnswerer(
+                        run,
+                        noise_stddev=costs.corrections[number],
+                        clip_norm=one.bound * query.block_limit,
+                        noise=noise,
+                    )
+            except InvalidRequest as error:
+                raise UnusableQueries(f"query {query.name!r}: {error}") from error
+            self._answerers.append(answerer)
+        kinds = {"integer": True, "string": False}
+        known = kinds.get(str(run.policy.user_ids))
+        if known is not None and known is not self.query_file.source.integers:
+            raise UnusableQueries(
+                f"[input]: the users of dataset {run.dataset!r} have {run.policy.user_ids} ids: "
+                f'set users = "{run.policy.user_ids}"'
+            )
+
+    def _open(self, released: int) -> Run | None:
+        """Open the run; None if another answerer has answered more since the entries were read.
+
+        Raises:
+            InconsistentRun: the charges do not agree with the journal.
+        """
+        try:
+            return self._open_run(released)
+        except InvalidRequest as error:
+            self._catch_up()
+            if self._history.released != released:
+                return None
+            raise InconsistentRun(
+                f"{error}. According to the journal, step {released} was answered last"
+            ) from error
+
+    def _check_unanswered(self, window: Window) -> None:
+        """Check that no other run of the dataset has answered a window, as far as it was read.
+
+        A query is the same in every run if it has the same name.
+
+        Raises:
+            AlreadyAnswered: one has.
+        """
+        if self._charge_again:
+            return
+        query = self.query_file.queries[window.query].name
+        others = {
+            run: history.answered.windows
+            for run, history in self._runs.items()
+            if history is not self._history and history.answered is not None
+        }
+        for run, answered in others.items():
+            begin, end = answered.get(query, (0, 0))
+            if begin <= window.start and window.end <= end:
+                names = {one.name for one in self.query_file.queries}
+                ends = [
+                    last
+                    for one in others.values()
+                    for name, (_, last) in one.items()
+                    if name in names
+                ]
+                raise AlreadyAnswered(run, query, (begin, end), max(ends))
+
+    def _check_same(self) -> None:
+        """Check that the run was begun with this file of queries and this input.
+
+        Raises:
+            UnusableQueries: it was begun with others. Nothing was charged.
+        """
+        if (begun := self._history.begun) is None:
+            return
+        for what, before, now in (
+            ("another file of queries", begun.query_file, self.query_file.digest),
+            ("another input", begun.source, self._source),
+        ):
+            if before != now:
+                raise UnusableQueries(
+                    f"run {self.query_file.run!r} was begun with {what}, and a run has one file "
+                    "and one input. Restore it, or close the run, and give this file its own run "
+                    "name, and a start after the last published answer. Users keep what they have "
+                    "spent",
+                    "run",
+                )
+
+    def _check_charged(self, run: Run) -> None:
+        """Check that the charges, the journal and the published answers agree.
+
+        Raises:
+            InconsistentRun: they do not.
+            Superseded: another answerer has begun and answered since the entries were read.
+        """
+        history = self._history
+        following = history.released + 1
+        if run.step != following:
+            raise InconsistentRun(
+                f"run {run.name!r} was charged up to step {run.step - 1}, but its journal ends at "
+                f"step {history.released}"
+            )
+        if run.interrupted and history.closing is None:
+            raise InconsistentRun(
+                f"step {following} of run {run.name!r} was charged and has no journal entry"
+            )
+        since = 0 if history.answered is None else history.answered.answers_end
+        steps = [_decoded(answer).step for answer in self._journal.published(since, run.name)]
+        last = max(steps, default=-1)
+        if last > history.released:
+            self._catch_up()
+            self._check_owner()
+            raise InconsistentRun(
+                f"the answer to step {last} of run {run.name!r} is published, but not journaled"
+            )
+        for number, query in enumerate(self.query_file.queries):
+            if query.block:
+                self._block(number)
+
+
+class OpenBlock:
+    """The answers of a block of windows whose correction is due.
+
+    Args:
+        entries: the journal entries of its windows in their order, after that of the correction
+            before, if there is one.
+
+    Attributes:
+        windows: the entries of its windows.
+    """
+
+    def __init__(self, entries: list[JournalEntry]) -> None:
+        self.windows = [entry for entry in entries if not entry.corrects]
+        self._corrections = [entry for entry in entries if entry.corrects]
+
+    def left_out(self, dimension: int) -> tuple[list[User], Floats]:
+        """Return what the windows left out of each user's contributions, (n, d), summed."""
+        total: dict[User, Floats] = {}
+        for entry in self.windows:
+            amounts = np.frombuffer(entry.left_out.amounts, dtype="<f8").reshape(-1, dimension)
+            for user, row in zip(entry.left_out.users, amounts, strict=True):
+                total[user] = total[user] + row if user in total else row
+        users = sorted(total, key=lambda user: (isinstance(user, str), user))
+        return users, np.array([total[user] for user in users]).reshape(-1, dimension)
+
+    def before(self) -> Ratio | None:
+        """Return the ratio of the block before; None for the first block of a query."""
+        if not self._corrections:
+            return None
+        correction = msgspec.json.decode(self._corrections[-1].answer, type=Correction)
+        noise = msgspec.json.decode(self.windows[0].answer, type=PrivateAnswer).noise_stddev
+        left_out = np.atleast_1d(np.array(correction.left_out, dtype=float))
+        return ratio_of(raw_of(correction.windows), noise, left_out, correction.left_out_stddev)
+
+
+def _decoded(record: bytes) -> AnswerRecord:
+    found: AnswerRecord = msgspec.json.decode(record, type=AnswerRecord)
+    return found
+
+
+def answer_file(answering: Answering, file: EventFile) -> None:
+    """Answer all windows that end by the ``end`` of the input, from the events of a file.
+
+    Raises:
+        UnusableQueries: nothing more can be answered.
+        TurnstileError: as ``Answering.close_due``.
+    """
+    answering.start()
+    state, replay_until = answering.state, answering.replay_until.get(0, 0)
+    for offset, event in enumerate(file.events[:replay_until]):
+        state.take_event(EventPlace(0, offset), event)
+    answering.finish_closing()
+    for offset, event in enumerate(file.events):
+        state.take_event(EventPlace(0, offset), event)
+        answering.close_due(state.clock(1, {}))
+    answering.close_due(answering.query_file.source.closed)

@@ -1,0 +1,439 @@
+"""The commands that change or show datasets and runs, charge steps and erase users."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from accounting.exact.units import from_units_down
+from streams.cli.printing import Exit, UnusableInput, note, say, show, show_all
+from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
+from streams.config import Config
+from streams.operations.balance import read_balances
+from streams.operations.guarantees import budget_of
+from streams.operations.run_progress import RunStatus, read_runs
+from streams.operations.status import DatasetStatus, read_datasets
+from streams.records import DELTA, AccessList, Counter, MinSeparation, Name, Policy, Rejection, User
+from streams.records.signatures import public_text
+from streams.records.terms import TERMS
+from streams.sdk.budget_file import create_file
+from streams.sdk.client import Turnstile
+from streams.sdk.dataset_requests import arguments_of
+from streams.sdk.errors import ErasedInPart, invalid_requests
+from streams.sdk.run import Run
+
+
+def create(options: argparse.Namespace, config: Config) -> int:
+    """Create a dataset, or check that it has this policy."""
+    whole = None
+    if config.budgets:
+        create_file(config.budgets, config.partitions)
+    if options.share_of is not None:
+        datasets = read_datasets(config)
+        if options.share_of not in datasets:
+            return no_dataset(options.share_of)
+        whole = datasets[options.share_of].policy
+        if options.delta is not None:
+            with invalid_requests():
+                whole.epsilon(options.delta)  # reject an invalid delta before anything is created
+    with Turnstile(config=config) as turnstile:
+        terms = {term: getattr(options, term) for term in TERMS}
+        terms["share_of"] = whole
+        if whole is not None:
+            terms["delta"] = None  # a share's budget has none
+        if options.allow is not None:
+            terms["allow"] = dict(options.allow)
+        policy = turnstile.create_dataset(options.name, **terms)
+    delta = DELTA if options.delta is None else options.delta
+    if policy.row.has_delta and delta > _LARGE_DELTA:
+        note(
+            f"turnstile: delta {delta:g} is large: the guarantee may fail completely for one user "
+            f"in {1 / delta:,.0f}. Values of at most one over the number of users are usual"
+        )
+    show(
+        "dataset",
+        {**_policy(policy), "epsilon": policy.epsilon(delta), "delta": delta},
+        options.json,
+    )
+    if delta != DELTA and not options.json:
+        note(
+            f"turnstile: other commands and the pages show the epsilon at delta {DELTA:g}, which "
+            f"is another number; give them --delta {delta:g} for this one"
+        )
+    return Exit.OK
+
+
+_LARGE_DELTA = 1e-3
+
+
+def set_access(options: argparse.Namespace, config: Config) -> int:
+    """Replace the access list of a dataset."""
+    allow = dict(options.allow)
+    with Turnstile(config=config) as turnstile:
+        turnstile.set_access(options.name, allow, copied_from=options.copied_from)
+    show("access_list", {"dataset": options.name, "allow": allow}, options.json)
+    return Exit.OK
+
+
+def withdraw(options: argparse.Namespace, config: Config) -> int:
+    """Delete a dataset of which no run was opened."""
+    with Turnstile(config=config) as turnstile:
+        turnstile.withdraw_dataset(options.name)
+    show("withdrawn_dataset", {"dataset": options.name, "withdrawn": True}, options.json)
+    return Exit.OK
+
+
+def close(options: argparse.Namespace, config: Config) -> int:
+    """Close a dataset permanently, with the datasets inside it."""
+    with Turnstile(config=config) as turnstile:
+        closed = turnstile.close_dataset(options.name)
+    for name in closed:
+        show("closed_dataset", {"dataset": name, "closed": True}, options.json)
+    return Exit.OK
+
+
+def close_run(options: argparse.Namespace, config: Config) -> int:
+    """Close a run permanently."""
+    with Turnstile(config=config) as turnstile:
+        found = turnstile.close_run(options.dataset, options.name)
+    if not found:
+        note(
+            f"turnstile: dataset {options.dataset!r} has no run {options.name!r}, so nothing was "
+            "closed: check the name"
+        )
+        return Exit.REFUSED
+    show(
+        "closed_run",
+        {"dataset": options.dataset, "run": options.name, "closed": True},
+        options.json,
+    )
+    return Exit.OK
+
+
+def balance(options: argparse.Namespace, config: Config) -> int:
+    """Show the balance of a user in each budget that a charge to a dataset draws on."""
+    wanted = ids(user_of(options), config)
+    try:
+        found = read_balances(config, options.name, list(wanted))
+    except Rejection:
+        return no_dataset(options.name)
+    for one in found:
+        show("balance", {**one, "user": wanted[one["user"]]}, options.json)
+    if not found:
+        note(f"turnstile: this user was never charged in dataset {options.name!r}")
+    return Exit.OK
+
+
+def erase(options: argparse.Namespace, config: Config) -> int:
+    """Erase a user."""
+    given = user_of(options)
+    meant = {given: given} if config.pseudonym_key else ids(given, config)
+    dataset = None if options.dataset == _EVERYWHERE else options.dataset
+    found, not_allowed = False, set[str]()
+    with Turnstile(config=config) as turnstile:
+        for user in dict.fromkeys(meant.values()):
+            try:
+                datasets = turnstile.erase(user, dataset)
+            except ErasedInPart as error:
+                datasets = error.datasets
+                not_allowed.update(error.not_allowed)
+            found = found or bool(datasets)
+            for name in datasets:
+                show(
+                    "erased_user",
+                    {"dataset": name, "id_kind": kind_of(user), "erased": True},
+                    options.json,
+                )
+    if not_allowed:
+        note(
+            f"turnstile: you may not manage {', '.join(sorted(not_allowed))}, so the user was not "
+            "erased there: sign with a key that may (request_key)"
+        )
+        return Exit.REFUSED
+    if not found:
+        note(
+            "turnstile: no user with this id was ever charged there, so nothing was erased, and a "
+            "user with this id can still be charged"
+        )
+        return Exit.REFUSED
+    return Exit.OK
+
+
+_EVERYWHERE = "all"
+
+
+def show_one(options: argparse.Namespace, config: Config) -> int:
+    """Show the policy of a dataset, and how many users it has."""
+    datasets = read_datasets(config)
+    if options.name not in datasets:
+        return no_dataset(options.name)
+    dataset = datasets[options.name]
+    show("dataset", _dataset(dataset, options.delta), options.json)
+    if not dataset.allow_agrees:
+        note(
+            "turnstile: the partitions have different access lists: repeat `turnstile dataset "
+            "access` to complete the change"
+        )
+    return Exit.OK
+
+
+def listed(options: argparse.Namespace, config: Config) -> int:
+    """Show all datasets."""
+    datasets = read_datasets(config)
+    show_datasets(datasets, options.delta, options.json)
+    if not datasets and not options.json:
+        note("turnstile: no dataset exists; `turnstile dataset create` creates one")
+    return Exit.OK
+
+
+def show_datasets(datasets: Mapping[str, DatasetStatus], delta: float, as_json: bool) -> None:
+    """Print datasets, sorted by name; nothing if there are none."""
+    if as_json:
+        for _, found in sorted(datasets.items()):
+            show("dataset", _dataset(found, delta), True)
+    elif datasets:
+        rows = [
+            {
+                **_dataset(found, delta),
+                "budget": budget_of(found.policy),
+                "state": found.state,
+            }
+            for _, found in sorted(datasets.items())
+        ]
+        show_all("dataset", rows, _DATASET_COLUMNS, False)
+
+
+_DATASET_COLUMNS = (
+    *("dataset", "measure", "budget", "epsilon", "delta", "users", "exhausted"),
+    *("state", "parents"),
+)
+
+
+def _dataset(dataset: DatasetStatus, delta: float) -> dict[str, Any]:
+    return {
+        **_policy(dataset.policy),
+        "epsilon": dataset.policy.epsilon(delta),
+        "delta": delta,
+        "users": dataset.users,
+        "exhausted": dataset.exhausted,
+        "closed": dataset.closed,
+        "allow": _allow(dataset.allow),
+        "allow_agrees": dataset.allow_agrees,
+    }
+
+
+def _policy(policy: Policy) -> dict[str, Any]:
+    found = arguments_of(policy)
+    budget = [float(from_units_down(units)) for units in policy.budget]
+    for field in ("budget", "odometer_step", "per_user_order"):
+        del found[field]
+    return {
+        "dataset": found.pop("dataset"),
+        "measure": found.pop("measure"),
+        "budget_mu_squared" if policy.row.power == 2 else "budget": (
+            budget if policy.row.per_order else budget[0]
+        ),
+        **found,
+        "orders": policy.orders or None,
+        "parents": policy.parents or [],
+        "assume_independent_timing": policy.assume_independent_timing is True,
+        "sampled_levels": policy.has_sampled_levels,
+    }
+
+
+def _allow(allow: AccessList | None) -> dict[str, Any] | None:
+    return None if allow is None else {public_text(entry.key): entry.rights for entry in allow}
+
+
+_RUN_COLUMNS = ("dataset", "run", "state", "step", "attempt", "users", "halted")
+
+
+def runs(options: argparse.Namespace, config: Config) -> int:
+    """Show every run, the open ones first."""
+    found, besides = read_runs(config)
+    found = [run for run in found if options.dataset in (None, run.dataset)]
+    if options.dataset is not None and not found and is_known_absent(options.dataset, config):
+        return no_dataset(options.dataset)
+    if options.json:
+        show_all("run", map(asdict, found), _RUN_COLUMNS, True)
+    elif found:
+        rows = [{**asdict(run), "step": None if run.step < 0 else run.step} for run in found]
+        show_all("run", rows, _RUN_COLUMNS, False)
+        for run in found:
+            if run.state == "interrupted":
+                say(f"\n{run.dataset}/{run.run} was interrupted: {_interruption(run)}")
+    elif options.dataset is not None:
+        what = "no listed run" if besides else "no run"
+        note(f"turnstile: dataset {options.dataset!r} has {what}")
+    else:
+        note("turnstile: no run exists" if not besides else "turnstile: no run is open")
+    if besides:
+        note(f"turnstile: {besides:,} more runs are closed and not listed")
+    return Exit.OK
+
+
+def _interruption(run: RunStatus) -> str:
+    if run.charged > run.step:
+        return (
+            f"only some partitions have decided step {run.charged}. Open the run again and repeat "
+            "the charge to complete it. If you give it up, it remains charged"
+        )
+    return "opening or closing it reached only some partitions. Repeat it to complete it"
+
+
+class PublishedStep(msgspec.Struct, forbid_unknown_fields=True):
+    """One line of a file of steps."""
+
+    dataset: Name
+    run: Name
+    users: list[User]
+    norms: list[float]
+    noise_stddev: float
+    clip_norm: float | None = None
+    step: Counter | None = None  # else its place among the lines of its dataset and run
+    min_separation: MinSeparation | None = None  # of the run; None: as it was opened
+
+
+def publish(options: argparse.Namespace, config: Config) -> int:
+    """Charge the steps of a file in order, and show each decision.
+
+    A line is a step of its run: the one that its ``step`` says, else its place among the lines of
+    its dataset and run. So a line means the same step if the file is sent again:
+
+        before the last decided step    skipped, and reported
+        the last decided step           sent again: the same decision returns, charged once
+        the next step                   charged
+        a later step                    an error, because a step in between is missing
+    """
+    with Turnstile(config=config) as turnstile:
+        steps = StepsOfFile(turnstile, take_over=options.take_over)
+        for number, line in _lines(options.file):
+            if not line.strip():
+                continue
+            try:
+                show("step", steps.charge(_read(line)), options.json)
+            except Exception as error:
+                error.add_note(f"{options.file}, line {number}")
+                raise
+    if steps.skipped:
+        note(
+            f"{steps.skipped} steps had been decided before and were skipped. Lines without a step "
+            "count from 0 in each file: to continue a run, add the number of the step"
+        )
+    return Exit.OK
+
+
+@dataclass
+class _Lane:
+    """The lines of one dataset and run."""
+
+    run: Run
+    numbered: bool  # whether its lines have a step
+    lines: int = 0
+
+
+class StepsOfFile:
+    """Charges lines one after the other.
+
+    Attributes:
+        skipped: the number of lines that were decided before.
+    """
+
+    def __init__(self, turnstile: Turnstile, *, take_over: bool = False) -> None:
+        self.skipped = 0
+        self._turnstile, self._take_over = turnstile, take_over
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+
+    def charge(self, line: PublishedStep) -> dict[str, Any]:
+        """Charge one line, unless it was decided before, and return the fields to show.
+
+        Raises:
+            UnusableInput: a step before it is missing.
+            TurnstileError: the charge failed.
+        """
+        key = line.dataset, line.run
+        lane = self._lanes.get(key)
+        if lane is None:
+            run = self._turnstile.run(
+                *key, min_separation=line.min_separation, take_over=self._take_over
+            )
+            lane = self._lanes[key] = _Lane(run, numbered=line.step is not None)
+        separation = lane.run.min_separation
+        if line.min_separation not in (None, separation):
+            raise UnusableInput(
+                f"min_separation is {line.min_separation}, but run {line.run!r} was opened with "
+                f"{separation or 'none'}: give the same value in all lines of a run"
+            )
+        step = self._place(lane, line)
+        shown = {"dataset": line.dataset, "run": line.run, "step": step, "users": len(line.users)}
+        decided_before = step < lane.run.step
+        if step == lane.run.step - 1 and not lane.run.interrupted:
+            # Open the run again as if this decision had not been received.
+            lane.run = self._turnstile.run(*key, released=step - 1)
+        if step < lane.run.step:
+            self.skipped += 1
+            return {**shown, "decided": "before"}
+        if step > lane.run.step:
+            raise UnusableInput(
+                f"this is step {step} of run {line.run!r}, and the next one is {lane.run.step}: "
+                "a step in between is missing"
+            )
+        decision = lane.run.charge(
+            line.users, line.norms, noise_stddev=line.noise_stddev, clip_norm=line.clip_norm
+        )
+        left_out = {"halted": decision.halted}
+        if separation is not None:
+            left_out["too_soon"] = decision.too_soon
+        return {
+            **shown,
+            "decided": "before" if decided_before else "now",
+            "admitted": int(decision.admitted.sum()),
+            **{why: int(whom.sum()) for why, whom in left_out.items()},
+            "exhausted": int(decision.exhausted.sum()),
+            **{
+                f"{why}_users": [
+                    user for user, out in zip(line.users, whom.tolist(), strict=True) if out
+                ]
+                for why, whom in left_out.items()
+            },
+        }
+
+    @staticmethod
+    def _place(lane: _Lane, line: PublishedStep) -> int:
+        if lane.numbered != (line.step is not None):
+            raise UnusableInput(
+                f"some lines of run {line.run!r} have a step and some have none: give all or none"
+            )
+        place = lane.lines if line.step is None else line.step
+        lane.lines += 1
+        return place
+
+
+def _read(line: bytes) -> PublishedStep:
+    try:
+        return msgspec.json.decode(line, type=PublishedStep)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnusableInput(_A_PATTERN.sub(_A_NAME, str(error))) from error
+
+
+_A_PATTERN = re.compile(r"Expected `str` matching regex '[^']*'")
+_A_NAME = (
+    "Expected a name of 1 to 128 letters, digits, dots, dashes and underscores, the first a letter "
+    "or digit"
+)
+
+
+def _lines(name: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file, or of standard input, with their numbers."""
+    try:
+        with nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb") as lines:
+            yield from enumerate(lines, start=1)
+    except (OSError, ValueError) as error:
+        raise UnusableInput(f"cannot read {name}: {error}") from error

@@ -1,0 +1,261 @@
+"""The arguments of commands: the values that they take, and the options that replace settings.
+
+An unusable value ends the command before anything is started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from argparse import BooleanOptionalAction
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, get_args
+from urllib.parse import urlsplit
+
+import msgspec
+
+from accounting.exact.invalid_input import quoted
+from streams.config import Config
+from streams.kafka.access import ROLES
+from streams.records import DELTA, Name, Right
+from streams.records.signatures import InvalidKey, public_bytes
+from streams.records.terms import TERMS, choices_of
+
+CLIENT: Final = ("kafka", "prefix", "timeout", "config")
+OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
+FILE_CLIENT: Final = (*CLIENT, "budgets")
+FILE_OBSERVER: Final = (*OBSERVER, "budgets")
+BROKER: Final = ("kafka", "prefix", "timeout", "config", "partitions")
+
+_SETTINGS = {setting.name: setting for setting in fields(Config)}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a command.
+
+    Attributes:
+        names: the name of a positional argument, or the names of an option.
+        given: the other parameters of ``ArgumentParser.add_argument``.
+        rivals: the name of a group of arguments of which at most one may be given.
+    """
+
+    names: tuple[str, ...]
+    given: dict[str, Any]
+    rivals: str = ""
+
+
+def arg(
+    name: str,
+    help_: str,
+    type_: Callable[[str], Any] | None = None,
+    *,
+    rivals: str = "",
+    **given: Any,
+) -> Argument:
+    """Declare an argument.
+
+    Args:
+        name: the name of a positional argument or of an option, which a placeholder may follow:
+            "--data DIR".
+        help_: what it is. The default value is appended.
+        type_: parses the value.
+        rivals: the name of a group of arguments of which at most one may be given.
+        given: other parameters of ``ArgumentParser.add_argument``.
+    """
+    name, _, metavar = name.partition(" ")
+    if metavar:
+        given["metavar"] = metavar
+    if type_ is not None:
+        given["type"] = type_
+    if (default := given.get("default")) is not None:
+        help_ = f"{help_} (default {default})".lstrip()
+    return Argument((name,), {"help": help_, **given}, rivals)
+
+
+def flag(name: str, help_: str, *, rivals: str = "") -> Argument:
+    """Declare an option without a value."""
+    return Argument((name,), {"action": "store_true", "help": help_}, rivals)
+
+
+def setting_option(name: str, *, rivals: str = "") -> Argument:
+    """Declare the option that replaces a setting, or ``--config``."""
+    if name == "config":
+        return arg("--config FILE", "a TOML file with settings")
+    setting = _SETTINGS[name]
+    default = f" (default {setting.default})" if setting.default != "" else ""
+    given = {key: setting.metadata[key] for key in ("metavar", "choices") if setting.metadata[key]}
+    option = f"--{name.replace('_', '-')}"
+    return arg(option, setting.metadata["help"] + default, rivals=rivals, **given)
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers in a range."""
+
+    def parse(text: str) -> int:
+        number = int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
+        if number is None or not least <= number <= most:
+            raise argparse.ArgumentTypeError(
+                f"{quoted(text)} is not a whole number from {least} to {most}"
+            )
+        return number
+
+    return parse
+
+
+def delta_of(text: str) -> float:
+    """Parse a number above 0 and below 1."""
+    number = _number(text)
+    if not 0.0 < number < 1.0:
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a number above 0 and below 1")
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def address_of(text: str) -> str:
+    """Parse host:port."""
+    host, _, port = text.rpartition(":")
+    is_port = re.fullmatch(r"[0-9]{1,5}", port) is not None and 0 < int(port) < 2**16
+    if not is_port or not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host):
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not an address: give host:port")
+    return text
+
+
+def url_of(text: str) -> str:
+    """Parse the URL of a page."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} is not the URL of a page: give one like https://privacy.example.org/"
+        )
+    return text
+
+
+def path_of(text: str) -> Path:
+    """Parse a path; an empty one comes from a variable that is not set."""
+    if not text.strip() or "\0" in text:
+        raise argparse.ArgumentTypeError("the path is empty or has a NUL character; give a path")
+    return Path(text)
+
+
+def name_of(text: str) -> str:
+    """Parse the name of a dataset or a run."""
+    try:
+        return msgspec.convert(text, Name)
+    except msgspec.ValidationError:
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} is not a name: give 1 to 128 letters, digits, dots, dashes and "
+            "underscores, the first a letter or a digit"
+        ) from None
+
+
+def hex_id_of(text: str) -> str:
+    """Parse the id of a log, or of a link to a user's page."""
+    if not re.fullmatch("[0-9a-f]{32}", text):
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} is not an id: give the 32 digits that an earlier command has printed"
+        )
+    return text
+
+
+def role_of(text: str) -> tuple[str, str]:
+    """Parse ROLE=User:NAME into the role and the name."""
+    found = re.fullmatch(rf"({'|'.join(ROLES)})=User:([A-Za-z0-9._=, @/-]+)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} is not ROLE=User:NAME with a role of {', '.join(ROLES)}"
+        )
+    return found[1], found[2]
+
+
+def access_entry(text: str) -> tuple[str, list[Right]]:
+    """Parse a public key and its rights, as KEY:charge,manage."""
+    key, _, rights = text.rpartition(":")
+    given = rights.split(",")
+    try:
+        public_bytes(key)
+    except InvalidKey as error:
+        raise argparse.ArgumentTypeError(f"{quoted(text)}: {error}") from None
+    if not set(given) <= set(get_args(Right)):
+        known = " and ".join(get_args(Right))
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)}: the rights are {known}; separate them by commas"
+        )
+    return key, [right for right in get_args(Right) if right in given]
+
+
+_PARSED_TERMS: Final[Mapping[str, dict[str, Any]]] = {
+    "parents": {"type": name_of, "action": "append"},
+    "share_of": {"type": name_of},
+    "allow": {"type": access_entry, "nargs": "+", "action": "extend"},
+}
+"""How the options of terms that are no words, numbers or truth values are read."""
+
+
+def term_option(term: str, **given: Any) -> Argument:
+    """Declare the option for a term of a new dataset; its type says which values it takes."""
+    kind, row = TERMS[term]
+    given |= {"dest": term, **_PARSED_TERMS.get(term, {})}
+    if choices := choices_of(kind):
+        given["choices"] = choices
+    elif kind is bool:
+        given["action"] = "store_true"
+    elif bool in get_args(kind):
+        given["action"] = BooleanOptionalAction
+    elif term not in _PARSED_TERMS:
+        given["type"] = float
+        if Sequence[float] in get_args(kind):
+            given["nargs"] = "+"
+    if isinstance(row.default, str):
+        given["default"] = row.default
+    return arg(row.option or f"--{term.replace('_', '-')}", row.help, **given)
+
+
+DATASET_NAME: Final = arg("name", "the name of the dataset", name_of)
+OF_DATASET: Final = arg("--dataset", "only this dataset", name_of)
+OF_RUN: Final = arg("--run", "only this run", name_of)
+FOLLOW: Final = flag("--follow", "wait for more")
+TAKE_OVER: Final = flag(
+    "--take-over", "take the budget from the run that holds it; that run cannot charge any more"
+)
+AT_DELTA: Final = arg(
+    "--delta D", "the delta of the epsilons that are shown", delta_of, default=DELTA
+)
+PAGE_URL: Final = arg("--url URL", "the page's URL for browsers, behind a proxy", url_of)
+WORKERS: Final = arg(
+    "--worker HOST:PORT",
+    "the TURNSTILE_HEALTH address of a worker; may be given several times",
+    address_of,
+    action="append",
+)
+
+
+def user_option(digits: str, *, required: bool = True) -> Argument:
+    """Declare the option for a user; ``digits`` says what an id of digits means."""
+    help_ = f"the id, or - to read it from standard input; {digits}"
+    return arg("--user ID", help_, required=required)
+
+
+def page_options(listen: str) -> tuple[Argument, ...]:
+    """Declare the options for the address of a page, and for TLS."""
+    return (
+        arg("--listen HOST:PORT", "the address of the page", address_of, default=listen),
+        arg("--certificate FILE", "the certificate for TLS (PEM)", path_of),
+        arg("--key FILE", "the key of the certificate, if it is in another file", path_of),
+        PAGE_URL,
+    )
+
+
+def log_level(default: str) -> Argument:
+    """Declare the option for the level of a log."""
+    levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+    return arg("--log-level", "", str.upper, choices=levels, default=default)

@@ -1,0 +1,233 @@
+"""The commands that serve pages: the dashboard and the portal."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import secrets
+import shlex
+import signal
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from urllib.parse import urlsplit
+
+from accounting.exact.invalid_input import quoted
+from streams.cli.commands import MOST_DAYS
+from streams.cli.printing import Exit, UnusableInput, note, show
+from streams.cli.subjects import user_of
+from streams.config import Config, ConfigurationError
+from streams.http_server import HttpServer, is_https, is_loopback
+from streams.records import User
+from streams.records.users import normal_form
+from streams.sdk.step_layout import Pseudonyms
+from streams.web.answer_reader import AnswerReader
+from streams.web.dashboard import Dashboard
+from streams.web.links import Claims, LinkKeys, Visits, link_to
+from streams.web.owner import Owners
+from streams.web.portal import Portal
+from streams.web.reading import RecordReader
+from streams.web.sessions import Sessions
+from streams.web.watching import Watch
+
+
+def dashboard(options: argparse.Namespace, config: Config) -> int:
+    """Serve the dashboard; print its address and, if none is set, a new password."""
+    certificate = certificate_of(options)
+    if is_reached_from_elsewhere(options) and not config.dashboard_password:
+        raise ConfigurationError(
+            f"other machines can reach {options.url or options.listen}: set "
+            "TURNSTILE_DASHBOARD_PASSWORD_FILE to a file with a password of 12 characters or more, "
+            "or listen on 127.0.0.1 without --url"
+        )
+    addresses = options.worker or ([config.health] if config.health else [])
+    asyncio.run(_serve_dashboard(options, config, certificate, addresses))
+    return Exit.OK
+
+
+async def _serve_dashboard(
+    options: argparse.Namespace,
+    config: Config,
+    certificate: ssl.SSLContext | None,
+    addresses: Sequence[str],
+) -> None:
+    password = config.dashboard_password or secrets.token_urlsafe(9)
+    watch = Watch(config, addresses, options.delta)
+    answers = AnswerReader(config)
+    served = Dashboard(
+        watch.facts, answers, Sessions(password), options.listen, certificate, page=options.url
+    )
+
+    def started() -> None:
+        watch.start()
+        answers.start()
+        show("page", {"page": options.url or served.url}, options.json)
+        if not config.dashboard_password:
+            note(f"The password until this command ends: {password}")
+
+    def closed() -> None:
+        answers.close()
+        watch.close()
+
+    await serve_until_stopped(served, options.listen, started, closed)
+
+
+_DAY = 24 * 60 * 60
+
+
+def portal(options: argparse.Namespace, config: Config) -> int:
+    """Serve the portal."""
+    keys = LinkKeys(config.portal_key, config.prefix)
+    certificate = certificate_of(options)
+    reader = RecordReader(config, options.most)
+    owners = Owners(reader, options.delta)
+    with closing(_visits(config)) as visits:
+        served = Portal(owners, keys, visits, options.listen, certificate, page=options.url)
+
+        def started() -> None:
+            reader.start()
+            show("page", {"page": options.url or served.url}, options.json)
+            if not options.json:
+                note(f"for example: {_example(options, served.url)}")
+                note("then type the id of a user and Ctrl-D")
+                note("an id of digits needs --user-ids integer or --user-ids string as well")
+
+        asyncio.run(serve_until_stopped(served, options.listen, started, reader.close))
+    return Exit.OK
+
+
+def portal_link(options: argparse.Namespace, config: Config) -> int:
+    """Print a link and its id."""
+    keys = LinkKeys(config.portal_key, config.prefix)
+    ends = int(time.time()) + options.days * _DAY
+    datasets = tuple(dict.fromkeys(options.dataset or ()))
+    given = user_of(options)
+    if config.pseudonym_key:
+        names = Pseudonyms(config.pseudonym_key)
+        claims = Claims.new(
+            user=names.of_user(given),
+            ends=ends,
+            datasets=datasets,
+            pseudonyms=names.fingerprint,
+        )
+    else:
+        claims = Claims.new(user=_linked_user(given, options), ends=ends, datasets=datasets)
+    page = options.url or f"http://{options.listen}/"
+    made = {"link": link_to(page, keys.sign(claims)), "id": claims.id, "days": options.days}
+    show("link", made, options.json)
+    return Exit.OK
+
+
+def portal_revoke(options: argparse.Namespace, config: Config) -> int:
+    """End a link and its session."""
+    with closing(_visits(config)) as visits:
+        was_opened = visits.end(options.id, int(time.time()) + MOST_DAYS * _DAY)
+    show(
+        "revoked_link", {"id": options.id, "revoked": True, "was_opened": was_opened}, options.json
+    )
+    return Exit.OK
+
+
+def _visits(config: Config) -> Visits:
+    """Open the file of opened and revoked links.
+
+    Raises:
+        ConfigurationError: no file is named, or it cannot be used.
+    """
+    if not config.portal_state:
+        raise ConfigurationError(
+            "portal_state is not set: set TURNSTILE_PORTAL_STATE to a file that stores opened and "
+            "revoked links"
+        )
+    return Visits(config.portal_state)
+
+
+def _example(options: argparse.Namespace, listens: str) -> str:
+    """Return a command that prints a link to this page."""
+    prefix = f" --prefix {shlex.quote(options.prefix)}" if options.prefix else ""
+    page = shlex.quote(options.url or listens)
+    return f"turnstile portal link{prefix} --url {page} --user -"
+
+
+def _linked_user(text: str, options: argparse.Namespace) -> User:
+    """Return the user of a link, with the kind of the id, so that it is no other user.
+
+    Raises:
+        UnusableInput: digits without their kind.
+    """
+    is_integer = re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63
+    if options.user_ids is None and is_integer:
+        raise UnusableInput(
+            f"--user {text} can be an integer or a string, and these can be two users: add "
+            "--user-ids integer or --user-ids string (`turnstile dataset show` has user_ids)"
+        )
+    if options.user_ids == "integer":
+        if not is_integer:
+            raise UnusableInput(f"--user {quoted(text)} is not an integer of 64 bits")
+        return int(text)
+    return normal_form(text)
+
+
+def certificate_of(options: argparse.Namespace) -> ssl.SSLContext | None:
+    """Return the TLS settings of a page that other machines may reach, None without TLS.
+
+    Raises:
+        ConfigurationError: other machines reach the address without TLS, or a file is unusable.
+    """
+    if options.certificate is None:
+        if options.key is not None:
+            raise ConfigurationError("--key belongs to a certificate: give --certificate as well")
+        if not is_https(options.url) and is_reached_from_elsewhere(options):
+            raise ConfigurationError(
+                f"other machines can reach {options.url or options.listen} without TLS, so an "
+                "observer of the network could read the page and take over a session. Give "
+                "--certificate or, behind a proxy with TLS, the https --url of the page"
+            )
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(options.certificate, options.key)
+    except OSError as error:
+        raise ConfigurationError(f"--certificate {options.certificate}: {error}") from error
+    return context
+
+
+def is_reached_from_elsewhere(options: argparse.Namespace) -> bool:
+    """Return whether browsers on other machines reach a page."""
+    hosts = [options.listen.rpartition(":")[0]]
+    if options.url is not None:
+        hosts.append(urlsplit(options.url).hostname)
+    return not all(map(is_loopback, hosts))
+
+
+async def serve_until_stopped(
+    served: HttpServer, listen: str, started: Callable[[], None], closed: Callable[[], None]
+) -> None:
+    """Serve a page until SIGINT or SIGTERM.
+
+    Args:
+        served: the page.
+        listen: its address.
+        started: called when the server listens.
+        closed: called at the end; it may block.
+
+    Raises:
+        ConfigurationError: the server cannot listen at this address.
+    """
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        await served.start()
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {listen}: {error}") from error
+    started()
+    try:
+        await stopped.wait()
+    finally:
+        await served.stop()
+        await asyncio.to_thread(closed)

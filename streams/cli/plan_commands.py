@@ -1,0 +1,250 @@
+"""The check and the plan of ``turnstile answer``, which charge nothing."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from streams.answerer.query_file import QueryFile, read_query_file
+from streams.cli.printing import Exit, UnusableInput, note, plain, say, show, show_table
+from streams.cli.subjects import no_dataset
+from streams.config import Config
+from streams.operations.status import Unavailable, read_datasets
+from streams.sdk.dataset_requests import policy_from
+from streams.toml import read_toml
+
+if TYPE_CHECKING:
+    from streams.answerer.event_file import EventFile
+    from streams.answerer.query_plans import QueryPlan, Setting
+    from streams.records import Policy
+
+_NONLINEAR: Final = ("mean", "variance", "ratio", "quantiles")
+"""Kinds whose intervals depend on the answer."""
+_SECONDS: Final = 2.0
+"""A file can be checked and planned without a service, so this waits for one only for a moment."""
+
+
+def check(query_file: QueryFile, options: argparse.Namespace, config: Config) -> int:
+    """Show each query with its noise, or refuse what the answerer would refuse.
+
+    Raises:
+        UnusableInput: rows of the input cannot be read, as ``events_of`` says.
+    """
+    from streams.answerer.kinds import AskedQuery
+    from streams.answerer.pricing import costs_of
+    from streams.queries.continual_monitoring import quantile_of_noise
+
+    policy, is_absent = _policy_of(query_file, options, config)
+    costs = None if policy is None else costs_of(query_file, [policy])
+    for number, query in enumerate(query_file.queries):
+        asked = AskedQuery(query)
+        stddev = query.noise or (None if costs is None else costs.noises[number])
+        half, is_fixed = None, query.unit == "ms"
+        numbers = 1 if asked.keys else asked.dimension
+        if stddev is not None and query.kind not in _NONLINEAR:
+            half = stddev * quantile_of_noise(query_file.confidence, numbers)
+        selection = None if stddev is None else asked.selection(stddev)
+        shown = {
+            "query": query.name,
+            "kind": query.kind,
+            "window": None if is_fixed else f"{query.window}{query.unit}",
+            "every": None if is_fixed else f"{query.every}{query.unit}",
+            "window_seconds": query.window / 1000 if is_fixed else None,
+            "every_seconds": query.every / 1000 if is_fixed else None,
+            "numbers": numbers,
+            "norm_of_a_user": asked.bound,
+            "noise_stddev": stddev,
+            "interval_half_width": half,
+            "active_windows": query.active_windows or None,
+            "block_windows": query.block or None,
+            "left_out": query.left_out or None,
+            "users_of_a_published_key": selection and selection.threshold / query.each,
+            "chance_of_a_lone_key": selection and selection.chance(1),
+            "correction_stddev": None if costs is None else costs.corrections[number] or None,
+        }
+        show("query", shown, options.json)
+    if options.input is not None:
+        events_of(options.input, query_file.for_a_file(), options)
+    if is_absent:
+        return no_dataset(query_file.dataset)
+    if not options.json:
+        note("the file is usable; nothing was charged")
+    return Exit.OK
+
+
+def plan(options: argparse.Namespace, config: Config) -> int:
+    """Show the errors of a query's answers for several settings, computed from given events."""
+    from streams.answerer.query_plans import plan_of
+
+    if options.events is None or options.input is not None:
+        raise UnusableInput(
+            "--plan needs public or simulated events, not the input: give --events FILE"
+        )
+    query_file = read_query_file(options.file)
+    policy, is_absent = _policy_of(query_file, options, config)
+    if policy is None:
+        if is_absent:
+            no_dataset(query_file.dataset)
+        raise UnusableInput(
+            f"the budget of dataset {query_file.dataset!r} is not known: create the dataset, or "
+            "give --epsilon and --delta"
+        )
+    content = read_toml(options.file)
+    file = events_of(options.events, query_file.for_a_file(), options)
+    found = plan_of(content, options.query, policy, file)
+    if options.json:
+        show("plan", {"private": not options.public, **asdict(found)}, as_json=True)
+    else:
+        _show(found, is_private=not options.public)
+    if options.plot is not None:
+        _plot(found, options.plot, is_private=not options.public)
+    return Exit.OK
+
+
+def events_of(path: Path, query_file: QueryFile, options: argparse.Namespace) -> EventFile:
+    """Read a file of events, and report the rows that do not count.
+
+    Raises:
+        UnusableInput: there are rows that cannot be read, and the operator has not accepted that
+            they do not count.
+    """
+    from streams.answerer.event_file import EventFile
+
+    file = EventFile(path, query_file)
+    if file.needs_acceptance and not options.accept_skipped:
+        raise UnusableInput(
+            f"{file.report()}\nNothing was charged. Correct the rows, or pass --accept-skipped to "
+            "go on without them"
+        )
+    if report := file.report():
+        note(report)
+    return file
+
+
+def _policy_of(
+    query_file: QueryFile, options: argparse.Namespace, config: Config
+) -> tuple[Policy | None, bool]:
+    """Return the policy of the dataset, or of --epsilon and --delta; None if there is none.
+
+    The second value is True if the dataset certainly does not exist.
+    """
+    if options.epsilon is not None or options.delta is not None:
+        policy = policy_from(
+            query_file.dataset,
+            partitions=1,
+            measure="gdp",
+            epsilon=options.epsilon,
+            delta=options.delta,
+        )
+        return policy, False
+    try:
+        datasets = read_datasets(replace(config, timeout=min(config.timeout, _SECONDS)))
+    except Unavailable:
+        return None, False
+    held = datasets.get(query_file.dataset)
+    return (None, True) if held is None else (held.policy, False)
+
+
+_COLUMNS: Final = (
+    "active_windows", "noise", "error", "bias", "users left out", "interval", "covered",
+    "corrected",
+)  # fmt: skip
+
+
+def _show(found: QueryPlan, *, is_private: bool) -> None:
+    if is_private:
+        say("PRIVATE: this table is computed from the events without noise; do not publish it.")
+    rows = [_row(setting) for setting in found.settings]
+    rows.append(["worst case", *_row(found.worst_case)[1:]])
+    first = f"bounding, {found.contribution_bounding.active_windows:g}"
+    rows.append([first, *_row(found.contribution_bounding)[1:]])
+    whole = f"whole vector, {found.whole_vector.active_windows:g}"
+    rows.append([whole, *_row(found.whole_vector)[1:]])
+    show_table(_COLUMNS, rows)
+    best, others = found.recommended, (found.worst_case, found.contribution_bounding)
+    say(f"Recommended for {plain(found.query)}: {_setting_of(best)}")
+    if (least := min(found.settings, key=lambda setting: setting.rmse)) is not best:
+        say(f"{_setting_of(least)} has less error, but its intervals do not hold in every month.")
+    if any(other.rmse < best.rmse for other in others):
+        say("The worst case or contribution bounding has less error on these events.")
+    if found.whole_vector.rmse < best.rmse:
+        say("The whole vector, released once, has less error. It needs all events first.")
+    if best.unbounded:
+        say(f"With it, {best.unbounded:.0%} of the windows have no interval.")
+    if found.unplanned:
+        names = ", ".join(map(plain, found.unplanned))
+        say(f"No plan shows the errors of {names}. Their charges count in this plan.")
+    if months := best.failing(found.least_coverage):
+        held = f"{100 * found.least_coverage:g} %"
+        say(f"With it, less than {held} of the intervals hold in {', '.join(months)}.")
+
+
+def _setting_of(setting: Setting) -> str:
+    corrected = ", correct = true" if setting.block_windows else ""
+    return f"active_windows = {setting.active_windows:g}{corrected}"
+
+
+def _row(setting: Setting) -> list[str]:
+    return [
+        f"{setting.active_windows:g}",
+        f"{setting.noise_stddev:.4g}",
+        f"{setting.rmse:.4g}",
+        f"{setting.bias:+.3g}",
+        f"{setting.halted_users:,}",
+        f"+-{setting.interval_half_width:.4g}",
+        f"{setting.coverage:.0%}",
+        f"by {setting.block_windows}" if setting.block_windows else "no",
+    ]
+
+
+def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
+    """Plot error and bias by active_windows, with both baselines.
+
+    Raises:
+        UnusableInput: matplotlib is missing, or the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise UnusableInput(
+            "--plot needs matplotlib: install dp-turnstile with the extra `plot`"
+        ) from error
+    figure: Any = Figure(figsize=(8.0, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for is_corrected, style in ((False, "o-"), (True, "s--")):
+        shown = [one for one in found.settings if bool(one.block_windows) is is_corrected]
+        active = [setting.active_windows for setting in shown]
+        axes.plot(active, [setting.rmse for setting in shown], style, color="#1f6f8b")
+        axes.plot(active, [setting.noise_stddev for setting in shown], ":", color="#1f6f8b")
+    axes.axhline(found.worst_case.rmse, color="#8a9099", linestyle="--")
+    axes.axhline(found.contribution_bounding.rmse, color="#d9772b", linestyle="--")
+    axes.axhline(found.whole_vector.rmse, color="#7a4d9f", linestyle="--")
+    best = found.recommended
+    axes.plot([best.active_windows], [best.rmse], "o", color="#23282e", markersize=9)
+    axes.legend(
+        [
+            "error (RMSE)",
+            "noise alone",
+            "error, corrected",
+            "noise alone, corrected",
+            "worst case",
+            f"contribution bounding, {found.contribution_bounding.active_windows:g} windows",
+            f"whole vector, {found.whole_vector.active_windows:g} windows (not of a stream)",
+            "recommended",
+        ],
+        frameon=False,
+    )
+    axes.set_xscale("log")
+    if math.isfinite(found.worst_case.rmse):
+        axes.set_ylim(0.0, 2.0 * found.worst_case.rmse)
+    axes.set_xlabel("active_windows")
+    axes.set_ylabel("error of one window")
+    axes.set_title(found.query + (" (private: do not publish)" if is_private else ""), loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise UnusableInput(f"cannot write the plot to {path}: {error}") from error

@@ -1,0 +1,92 @@
+"""The topics of answerers: `answers`, for all readers, and `answers-state`, for answerers only.
+
+Each has one partition: the order of the journal entries decides which answer of a step counts.
+Each journal entry has its own key, so compaction removes only entries that an answerer has
+deleted. Answers are retained as the operator has configured. A deleted answer is not answered
+again, because its journal entry stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kafka.admin import KafkaAdminClient
+
+from streams.config import Config
+from streams.kafka.kafka_clients import administering
+from streams.kafka.results import UnusableTopics
+from streams.kafka.topics import create_topic, described_topics, settings_of
+from streams.records import MAX_ANSWER_BYTES
+
+ANSWERS, ANSWERS_STATE = "answers", "answers-state"
+ANSWER_TOPICS: Final = (ANSWERS, ANSWERS_STATE)
+ANSWER_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    ANSWERS: {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "unclean.leader.election.enable": "false",
+    },
+    # Kafka cleans whole segments only, and a starting answerer reads everything that is left.
+    ANSWERS_STATE: {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(16 * 1024 * 1024),
+        "max.message.bytes": str(MAX_ANSWER_BYTES + 1024 * 1024),
+        "unclean.leader.election.enable": "false",
+    },
+}
+"""The settings with which the topics are created."""
+
+ANSWER_NEEDS: Final = ("cleanup.policy", "unclean.leader.election.enable")
+"""Without these settings, journal entries could be lost or never deleted. The operator may choose
+the others."""
+
+
+def ensure_answer_topics(config: Config) -> None:
+    """Create the topics that do not exist yet, and check those that do. Safe to call again.
+
+    Raises:
+        UnusableTopics: journal entries could be lost with the existing settings.
+        TopicsUnavailable: no broker answers, or this user may not create topics.
+    """
+    with administering(config, "use the answer topics") as admin:
+        for name in ANSWER_TOPICS:
+            _ensure(admin, config, name)
+
+
+def has_answer_topics(config: Config) -> bool:
+    """Return whether an answerer has ever used this log.
+
+    Raises:
+        TopicsUnavailable: no broker answers.
+    """
+    topic = config.topic(ANSWERS_STATE)
+    with administering(config, "look for the answer topics") as admin:
+        return topic in described_topics(admin, [topic])
+
+
+def _ensure(admin: KafkaAdminClient, config: Config, name: str) -> None:
+    topic, needed = config.topic(name), ANSWER_SETTINGS[name]
+    found = described_topics(admin, [topic])
+    if not found:
+        create_topic(admin, config, name, 1, needed)
+        return
+    partitions = len(found[topic]["partitions"])
+    if partitions != 1:
+        raise UnusableTopics(
+            f"topic {topic} has {partitions} partitions, but answers need the order of a single "
+            "one: if nothing was answered yet, delete the topic and create it with one partition"
+        )
+    settings = settings_of(admin, {topic: ANSWER_NEEDS})[topic]
+    wrong = {
+        setting: settings[setting]
+        for setting in ANSWER_NEEDS
+        if settings.get(setting, needed[setting]) != needed[setting]
+    }
+    if wrong:
+        wanted = {setting: needed[setting] for setting in wrong}
+        raise UnusableTopics(
+            f"topic {topic} has {wrong} where {wanted} is needed: journal entries could be lost, "
+            "or never deleted. Change its settings, then start again"
+        )

@@ -1,0 +1,142 @@
+"""Compares each user's last odometer record with the replayed state.
+
+The topic is compacted, so older odometer records of a user may be missing. But a bound only rises,
+so the last record of a user has the bound of the user's account. If the topic and the outbox lack
+a record with this bound, the odometer shows less than was spent. An erased user may have no record:
+a tombstone is the last one, until compaction removes it too.
+
+That no record is foreign is checked as for every topic. But the outputs of trimmed records are
+unknown: earlier records are compared with the bounds in the snapshot that covers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+
+import msgspec
+import numpy as np
+
+from streams.ledger.ledger import Ledger
+from streams.ledger.outputs import Output
+from streams.ledger.repartition import odometer_records
+from streams.records import OdometerRecord, encode
+from streams.records.users import UserIds
+from streams.replay.archive import ArchivedRecord
+from streams.replay.findings import KEPT_FINDINGS, Check, Findings
+from streams.replay.output_comparison import UNREADABLE, Digests, Published, decode_odometer
+
+
+def compare_before(published: Published, began: int, ledger: Ledger, findings: Findings) -> None:
+    """Check that no record from before a snapshot has a larger bound than the snapshot.
+
+    Args:
+        published: the topic.
+        began: the offset at which the snapshot continues.
+        ledger: the state in it.
+        findings: of the partition.
+    """
+    _settle(ledger)
+    bounds = {name: accounts.bounds() for name, accounts in ledger.state.datasets.items()}
+    for _, odometer in _records(published):
+        if odometer is None or odometer.offset >= began:
+            continue
+        accounts = ledger.state.datasets.get(odometer.dataset)
+        user, bound = UserIds([odometer.user]), None
+        problem = "the snapshot has no user with this id"
+        if accounts is not None and accounts.knows(user)[0]:
+            problem = "the bound is larger than the one in the later snapshot"
+            bound = np.atleast_1d(bounds[odometer.dataset][accounts.seek(user).slots[0]])
+            if len(odometer.bound) == len(bound) and not (odometer.bound > bound).any():
+                continue
+        elif accounts is not None:
+            budgets = ledger.state.policies.budgets(odometer.dataset)
+            if budgets.are_erased(budgets.known_as(user)) is not None:
+                continue  # a tombstone follows
+        findings.add(
+            Check.ODOMETER,
+            problem,
+            offset=odometer.offset,
+            about={"dataset": odometer.dataset, "user": odometer.user},
+            expected=None if bound is None else {"bound": bound.tolist()},
+            found={"bound": odometer.bound},
+        )
+
+
+def compare_last(
+    published: Published,
+    offset: int,
+    ledger: Ledger,
+    erased: Mapping[bytes | None, int],
+    last_outputs: Callable[[set[bytes | None]], Mapping[bytes | None, int]],
+    findings: Findings,
+) -> int:
+    """Compare the last record of each user, and return the number of users with a record.
+
+    Args:
+        published: the topic and the outbox, one of which has what the records before the offset
+            led to.
+        offset: of the log.
+        ledger: the state there.
+        erased: where the log erased users, by key.
+        last_outputs: returns where the log has the last outputs with these keys, if it has.
+        findings: of the partition.
+    """
+    _settle(ledger)
+    newest = Digests((output.key, output.value) for output in odometer_records(ledger))
+    remains: dict[bytes | None, bool] = {}  # whether the last record of an erased user is one
+    for key, found in _records(published):
+        if key in erased:
+            remains[key] = found is not None
+        if found is not None:
+            # Of two records with one bound, any will do: `odometer_records` has no offsets either.
+            newest.mark((key, encode(msgspec.structs.replace(found, offset=0))))
+    for key, at in erased.items():
+        if remains.get(key):
+            problem = "the odometer record of an erased user still exists: no tombstone follows it"
+            findings.add(Check.ODOMETER, problem, offset=at)
+    late = {
+        output.key: decode_odometer(output.value)
+        for output in (odometer_records(ledger) if 0 in newest.marks else ())
+        if not newest.mark_of((output.key, output.value))
+    }
+    reached: dict[bytes | None, OdometerRecord] = {}
+    for key, found in _records(published) if late else ():
+        if found and key in late and (key not in reached or found.offset > reached[key].offset):
+            reached[key] = found
+    # Compaction may have removed a record in favour of one from after the state was read.
+    late = {k: user for k, user in late.items() if k not in reached or reached[k].offset < offset}
+    places = last_outputs(set(list(late)[:KEPT_FINDINGS])) if late else {}
+    for key, wanted in late.items():
+        place, last, bound = places.get(key), reached.get(key), wanted.bound
+        problem = "the topic lacks the odometer records of this user"
+        if last is not None:
+            problem = "the user's last odometer record is older than the last one of the log"
+        findings.add(
+            Check.ODOMETER,
+            f"{problem}: the odometer shows less than was spent",
+            offset=place,
+            about={"dataset": wanted.dataset, "user": wanted.user},
+            expected={"bound": bound}
+            if place is None
+            else {"offset": place, "bound by now": bound},
+            found=last and {"offset": last.offset, "bound": last.bound},
+        )
+    return len(newest.marks)
+
+
+def _settle(ledger: Ledger) -> None:
+    """Apply the charges that have accrued: a bound may have risen with them."""
+    ledger.restore_rosters()
+    for accounts in ledger.state.datasets.values():
+        accounts.account.settle(np.arange(len(accounts)))
+
+
+def _records(published: Published) -> Iterator[tuple[bytes | None, OdometerRecord | None]]:
+    """Yield the keys and contents of all records; None for tombstones and what is unreadable."""
+    every: Iterable[ArchivedRecord | Output] = chain(published.records(), published.outbox)
+    for each in every:
+        try:
+            yield each.key, None if each.value is None else decode_odometer(each.value)
+        except UNREADABLE:  # a tombstone in the outbox, or a foreign record
+            yield each.key, None

@@ -1,0 +1,166 @@
+"""Follows the topic answers for the page that shows them.
+
+The page receives the queries with the number of records of each, every second, and asks for the
+answers to a query when that number has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from streams.answerer.answer_table import AnsweredWindow, AnswerSeries, AnswerTable, shown_moment
+from streams.answerer.published_answers import AnswerRecord, read_answers
+from streams.config import Config, ConfigurationError, failure_of
+from streams.sdk.errors import ConflictingDecisions, ServiceUnavailable, Unusable
+
+logger = logging.getLogger("turnstile.answers")
+
+MOST_WINDOWS: Final = 3000
+"""The windows that are kept for each query of a run: eight years of days."""
+_ANSWERS_WITHIN, _AGAIN_AFTER = 5.0, 3.0  # seconds
+
+
+class AnswerReader:
+    """Reads the published answers in a thread, from the first one on.
+
+    Args:
+        config: the address of Kafka, and the keys of answerers.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = replace(config, timeout=min(config.timeout, _ANSWERS_WITHIN))
+        self._closed, self._lock = threading.Event(), threading.Lock()
+        self._table, self._records = AnswerTable(MOST_WINDOWS), Counter[tuple[str, str]]()
+        self._problem: str | None = None
+        self._thread = threading.Thread(target=self._follow, name="turnstile-answers", daemon=True)
+
+    def start(self) -> None:
+        """Start reading."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _ANSWERS_WITHIN)
+
+    def add(self, record: AnswerRecord) -> None:
+        """Add an answer or a correction."""
+        with self._lock:
+            self._table.add(record)
+            self._records[record.dataset, record.query] += 1
+
+    def overview(self) -> dict[str, Any]:
+        """Return the queries in the order of their first answers, and what is wrong, if anything.
+
+        A query's ``records`` changes whenever its answers do.
+        """
+        with self._lock:
+            queries = [
+                {"dataset": dataset, "query": query, "records": count}
+                for (dataset, query), count in self._records.items()
+            ]
+            return {"problem": self._problem, "queries": queries}
+
+    def answers_to(self, dataset: str, query: str) -> dict[str, Any] | None:
+        """Return the answers to a query, or None if there are none.
+
+        Times are in ms since 1970, and as text in the time zone of the file of queries.
+        """
+        with self._lock:
+            every = self._table.series()
+        wanted = (one for one in every if (one.dataset, one.query) == (dataset, query))
+        return next(map(_shown, wanted), None)
+
+    def _follow(self) -> None:
+        """Read the topic until ``close``; after an error, read it again from the beginning."""
+        while not self._closed.is_set():
+            try:
+                self._read()
+            except (ConfigurationError, ConflictingDecisions, ServiceUnavailable) as error:
+                self._note(str(error))
+            except Unusable:
+                return  # closed
+            except Exception as error:  # the dashboard keeps running
+                logger.error("reading answers failed: %s", failure_of(error))
+                self._note(f"reading answers failed: {type(error).__name__}")
+            self._closed.wait(_AGAIN_AFTER)
+
+    def _read(self) -> None:
+        is_new = True
+        for record in read_answers(self._config, follow=True, closed=self._closed):
+            if is_new:  # until then, the page shows the answers of the reading before
+                with self._lock:
+                    self._table, self._problem = AnswerTable(MOST_WINDOWS), None
+                    self._records.clear()
+                is_new = False
+            self.add(record)
+
+    def _note(self, problem: str) -> None:
+        with self._lock:
+            self._problem = problem
+
+
+def _shown(series: AnswerSeries) -> dict[str, Any]:
+    windows, lines = series.windows, []
+    for label in series.labels:
+        rows = [
+            next((row for row in window.rows if row.label == label), None) for window in windows
+        ]
+        lines.append(
+            {
+                "label": None if label is None else str(label),
+                "value": [row and row.value for row in rows],
+                "lower": [row and row.lower for row in rows],
+                "upper": [row and row.upper for row in rows],
+            }
+        )
+    return {
+        "dataset": series.dataset,
+        "query": series.query,
+        "unit": series.unit,
+        "confidence": windows[-1].confidence,
+        "name": [_text(window.start, window.end) for window in windows],
+        "start": [_ms(window.start) for window in windows],
+        "end": [_ms(window.end) for window in windows],
+        "state": [", ".join(_states(window)) for window in windows],
+        "can_miss_users": [window.can_miss_users for window in windows],
+        "gaps": [
+            {
+                "start": _ms(gap.start),
+                "end": _ms(gap.end),
+                "name": f"{_text(*gap)} to {_text(*reversed(gap))}",
+            }
+            for gap in series.gaps
+        ],
+        "lines": lines,
+    }
+
+
+def _states(window: AnsweredWindow) -> Iterator[str]:
+    if not window.rows:
+        yield "no key published"
+        return
+    first = window.rows[0]
+    if first.above is not None:
+        yield "above" if first.above else "not above"
+    if first.corrected:
+        yield "corrected"
+    elif first.provisional:
+        yield "provisional"
+    elif first.can_miss_users:
+        yield "admitted users only"
+
+
+def _text(*moments: datetime) -> str:
+    return shown_moment(*moments).replace("T", " ")
+
+
+def _ms(moment: datetime) -> int:
+    return round(1000 * moment.timestamp())

@@ -1,0 +1,242 @@
+"""Writes snapshots of one partition, so that Redis can be lost and the log can be trimmed.
+
+``streams.store.snapshot`` defines a snapshot and explains why there is always a complete one. The
+steps of the owner, which the code repeats:
+
+1. Begin: start an epoch, which fences every older writer. Check that the partition is still owned,
+   and read the listing of the last snapshot. ``snapshots`` uses the same order for the same
+   reason: a worker that wakes up too late has fenced its successor, and must not write anything.
+2. Merge deltas into pages, so that the pages are new and the deltas few.
+3. While memory and Redis agree, read the state without its pages, and the hashes of the pages.
+4. Send the pages that the last snapshot does not have. The worker reads them from Redis and checks
+   their hashes. No merge takes place meanwhile.
+5. Send the remaining chunks and, when the broker has all of them, the manifest.
+6. Empty the slots that are no longer needed.
+
+Invariants: a snapshot is the state that Redis had at one moment, so it is as good as a copy of
+Redis from that moment. Within one log the offsets of snapshots rise: a state that is not ahead of
+the last snapshot is not written. No decision waits for a snapshot; one that cannot be written is
+tried again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
+from streams.store.snapshot import Draft, Moment, Record, Snapshot, UnusableSnapshot, changed_since
+from streams.store.store_port import Verdict
+from streams.store.writer import PartitionWriter
+from streams.worker.merge import Expect, Quiet
+from streams.worker.ports import SnapshotTopic
+
+logger = logging.getLogger("turnstile.worker")
+
+FIRST_AFTER = 60.0
+"""Seconds from the acquisition of a partition to its first snapshot, at most."""
+TIME_SHARE = 0.05
+"""The largest share of time that a partition spends on writing snapshots."""
+READ_PAGES = 16
+"""The number of pages that one command reads from Redis."""
+SEND_BYTES = 2 * 1024 * 1024
+"""A transaction of at least this size takes no further chunk."""
+
+
+class NotWritten(Exception):
+    """Raised if a snapshot is given up because the partition is no longer decided here."""
+
+
+class SnapshotWriter:
+    """Writes the snapshots of one partition while its ownership lasts.
+
+    Attributes:
+        reached: the offset at which the last snapshot continues; None if there is none, or if it is
+            not known.
+    """
+
+    def __init__(
+        self,
+        topic: SnapshotTopic,
+        every: float,
+        log: tuple[bytes, int],
+        writer: PartitionWriter,
+        quiet: Quiet,
+        expect_ok: Expect,
+    ) -> None:
+        """Prepare; nothing is written yet.
+
+        Args:
+            topic: receives the snapshots.
+            every: seconds from one snapshot to the next; 0: none is written.
+            log: the topic id of the log, and P.
+            writer: of the partition.
+            quiet: see ``merge``.
+            expect_ok: ends the worker if Redis is not in the state that the owner left.
+        """
+        self.reached: int | None = None
+        self._topic = topic
+        self._every = every
+        self._log = log
+        self._writer = writer
+        self._quiet = quiet
+        self._expect_ok = expect_ok
+        self._time = asyncio.get_running_loop().time
+        self._due_at = self._time() + min(every, FIRST_AFTER)
+        self._begun = False
+        self._last: Snapshot | None = None
+
+    def is_due(self, position: int) -> bool:
+        """Return whether a snapshot should be written now.
+
+        Args:
+            position: the offset up to which Redis has everything.
+        """
+        is_behind = not self._begun or changed_since(self._last, position, *self._log)
+        return bool(self._every) and self._time() >= self._due_at and is_behind
+
+    async def run(self, merge: Callable[[], Awaitable[None]]) -> None:
+        """Write a snapshot, if the state has advanced."""
+        began = self._time()
+        try:
+            await self._write(merge)
+        except NotWritten:
+            self._begun = False
+        except (NotSent, LogUnavailable) as error:
+            self._begun = False
+            logger.warning(
+                "partition %d: cannot write a snapshot, the worker will try again: %s",
+                self._writer.partition,
+                error,
+            )
+        now = self._time()
+        self._due_at = now + max(self._every, (now - began) / TIME_SHARE)
+
+    async def mark(self) -> None:
+        """Append an invisible record to the topic (``OwnedPartitions.keep_cleanable``)."""
+        if not self._every:
+            return
+        try:
+            if not self._begun:
+                await self._begin()
+            await self._topic.send([])
+        except NotWritten:
+            self._begun = False
+        except (NotSent, LogUnavailable) as error:
+            self._begun = False
+            logger.warning(
+                "partition %d: cannot append to the topic snapshots, so Kafka keeps superseded "
+                "records for longer: %s",
+                self._writer.partition,
+                error,
+            )
+
+    async def stop(self) -> None:
+        """Disconnect; the last snapshot stays valid."""
+        self._begun = False
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._topic.stop(), STOP_WITHIN)
+
+    async def _write(self, merge: Callable[[], Awaitable[None]]) -> None:
+        if not self._begun:
+            await self._begin()
+        # Step 2.
+        await merge()
+        # Step 3.
+        async with self._may_write():
+            moment, hashes = await self._writer.moment(), self._writer.hashes
+            if isinstance(moment, Verdict):
+                self._expect_ok(moment, "a snapshot")
+                return
+        if not changed_since(self._last, moment.meta.next, *self._log):
+            return
+        # Step 4.
+        began = self._time()
+        draft = Draft(self._last)
+        names = draft.keep(hashes)
+        sending: list[Record] = []
+        for first in range(0, len(names), READ_PAGES):
+            wanted = {name: hashes[name] for name in names[first : first + READ_PAGES]}
+            for name, page in (await self._pages(wanted)).items():
+                sending += draft.add(name, page)
+            sending = await self._send(sending, SEND_BYTES)
+        await self._finish(draft, moment, sending)
+        logger.info(
+            "partition %d: wrote the snapshot at offset %d: %d of %d pages are new, in %.1f s",
+            self._writer.partition,
+            moment.meta.next,
+            len(names),
+            len(hashes),
+            self._time() - began,
+        )
+
+    async def _begin(self) -> None:
+        # Step 1.
+        await self._topic.start()
+        if not await self._writer.is_held():
+            raise NotWritten
+        try:
+            self._last = await self._topic.read(with_contents=False)
+        except UnusableSnapshot as unusable:
+            logger.warning(
+                "partition %d: the last snapshot is incomplete, the worker writes another: %s",
+                self._writer.partition,
+                unusable,
+            )
+            self._last = None
+        self.reached = self._last.manifest.next if self._last else None
+        self._begun = True
+
+    async def _pages(self, hashes: dict[str, int]) -> dict[str, bytes]:
+        """Return the pages with these hashes."""
+        pages = await self._writer.pages(hashes)
+        if pages is not None:
+            return pages
+        async with self._may_write():
+            found = await self._writer.moment()
+            verdict = found if isinstance(found, Verdict) else Verdict.DAMAGED
+            self._expect_ok(verdict, "reading pages for a snapshot")
+        raise NotWritten
+
+    async def _finish(self, draft: Draft, moment: Moment, sending: list[Record]) -> None:
+        # Step 5.
+        records, manifest = draft.finish(moment, self._writer.partition)
+        await self._send(sending + records, 0)
+        async with self._may_write():
+            pass  # a new owner writes its own snapshots
+        await self._topic.send([manifest])
+        self.reached = moment.meta.next
+        # Step 6.
+        await self._send(draft.emptied(), 0)
+        self._last = draft.snapshot
+
+    async def _send(self, records: list[Record], least: int) -> list[Record]:
+        """Send records in transactions; return the last of them, if they have fewer bytes than
+        ``least``.
+        """
+        sending: list[Record] = []
+        size = 0
+        for record in records:
+            sending.append(record)
+            size += len(record[0]) + len(record[1] or b"")
+            if size >= SEND_BYTES:
+                await self._topic.send(sending)
+                sending, size = [], 0
+        if sending and size >= least:
+            await self._topic.send(sending)
+            return []
+        return sending
+
+    @asynccontextmanager
+    async def _may_write(self) -> AsyncIterator[None]:
+        """Hold the lock under which memory and Redis agree.
+
+        Raises:
+            NotWritten: the partition is no longer decided here.
+        """
+        async with self._quiet() as may_write:
+            if not may_write:
+                raise NotWritten
+            yield

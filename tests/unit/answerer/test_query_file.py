@@ -1,0 +1,199 @@
+"""Files of queries: valid ones are read, others are rejected with the key."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams.answerer.file_tables import FileTable
+from streams.answerer.query_file import UnusableQueries, read_query_file
+from tests.readme import DOCS, TOP, page
+from tests.unit.answerer.asking import COUNT, END, FILE, asked_of
+
+BAD = {
+    "dataset missing": ('dataset = "d"', "", "dataset"),
+    "run no name": ('run = "r"', 'run = "a b"', "run"),
+    "no input": ("[input]", "[source]", "input"),
+    "topic no text": ('topic = "events"', "topic = 7", "topic"),
+    "user missing": ('user = "u"\n', "", "user"),
+    "users unknown": ('"integer"', '"float"', "users"),
+    "time unit": ('"ms"\nstart', '"ns"\nstart', "time_unit"),
+    "start missing": ("start = 1970-01-01", "", "start"),
+    "start as text": ("1970-01-01", '"1970-01-01"', "start"),
+    "end missing": ("end = ", "# ", "end"),
+    "end as text": (END, '"1970-01-02"', "end"),
+    "end before the start": (END, "1969-12-31", "end"),
+    "end within the first window": (END, "1970-01-01T00:00:00.009Z", "end"),
+    "end after a million windows": (END, "1970-01-02", "end"),
+    "clock": ('"events"\n\n', '"mine"\n\n', "clock"),
+    "unknown key": ('time = "t"', 'time = "t"\nfoo = 1', "foo"),
+    "no query": ("[[query]]", "[other]", "query"),
+    "kind": ('kind = "count"', 'kind = "median"', "kind"),
+    "no kind": ('kind = "count"', "", "kind"),
+    "window": ('"10ms"', "10", "window"),
+    "every": ("each = 2", 'each = 2\nevery = "3ms"', "every"),
+    "no bound": ("each = 2", "", "each"),
+    "two bounds": ("each = 2", "each = 2\nclip = 1", "each"),
+    "bound of nothing": ("each = 2", "each = 0", "each"),
+    "no noise": ("noise = 1.0", "", "noise"),
+    "two noises": ("noise = 1.0", "noise = 1.0\nactive_windows = 3", "noise"),
+    "noise nan": ("noise = 1.0", "noise = nan", "noise"),
+    "by without labels": ("each = 2", 'each = 2\nby = "c"', "labels"),
+    "labels twice": ("each = 2", 'each = 2\nby = "c"\nlabels = [1, 1]', "labels"),
+    "groups missing": ("each = 2", 'each = 2\nby = "c"\nlabels = [1, 2]', "groups"),
+    "groups many": ("each = 2", 'each = 2\nby = "c"\nlabels = [1, 2]\ngroups = 3', "groups"),
+    "no numerator": ('kind = "count"', 'kind = "ratio"', "numerator"),
+    "no denominator": ('kind = "count"', 'kind = "ratio"\nnumerator = { each = 1 }', "denominator"),
+    "term without a bound": (
+        'kind = "count"',
+        'kind = "ratio"\nnumerator = {}\ndenominator = {}',
+        "each",
+    ),
+    "term of a sum": (
+        'kind = "count"',
+        'kind = "ratio"\nnumerator = { of = "sum", each = 1 }',
+        "column",
+    ),
+    "term with a key": (
+        'kind = "count"',
+        'kind = "ratio"\nnumerator = { of = "distinct", each = 1 }',
+        "each",
+    ),
+    "bound of a ratio": (
+        'kind = "count"',
+        'kind = "ratio"\nnumerator = { each = 1 }\ndenominator = { each = 1 }',
+        "each",
+    ),
+    "variance without a range": (
+        'kind = "count"',
+        'kind = "variance"\ncolumn = "x"\nlower = 3\nupper = 3',
+        "upper",
+    ),
+    "where": ("each = 2", "each = 2\nwhere = { x = 1.5 }", "where.x"),
+    "where range": ("each = 2", "each = 2\nwhere = { x = { above = 1 } }", "where.x"),
+    "share": ("noise = 1.0", "active_windows = 2\nshare = 1.5", "share"),
+    "correct": ('run = "r"', 'run = "r"\ncorrect = 1', "correct"),
+    "horizon": ('run = "r"', 'run = "r"\nhorizon = 9', "horizon"),
+    "left out": ("noise = 1.0", "active_windows = 2\nleft_out = 1.0", "left_out"),
+    "left out of a noise": ("each = 2", "each = 2\nleft_out = 0.1", "left_out"),
+    "block": ("noise = 1.0", 'active_windows = 2\nblock = "15ms"', "block"),
+    "long block": ("noise = 1.0", 'active_windows = 2\nblock = "1d"', "block"),
+    "block limit": (
+        "noise = 1.0",
+        'active_windows = 2\nblock = "20ms"\nblock_limit = 3',
+        "block_limit",
+    ),
+    "confidence": ('run = "r"', 'run = "r"\nconfidence = 95', "confidence"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "key"), BAD.values(), ids=BAD)
+def test_invalid_file_is_rejected_with_the_key(old: str, new: str, key: str) -> None:
+    text = FILE + COUNT
+    assert old in text
+    with pytest.raises(UnusableQueries) as caught:
+        asked_of(text.replace(old, new, 1))
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("file", "query", "is_corrected"),
+    [
+        ("", "", False),
+        ("correct = true", "", True),
+        ("", "correct = true", True),
+        ("", 'block = "10d"', True),
+        ("correct = true", "correct = false", False),
+        ("correct = true", "left_out = 0.0", False),
+    ],
+)
+def test_answers_are_corrected_only_if_the_file_asks_for_it(
+    file: str, query: str, is_corrected: bool
+) -> None:
+    daily = COUNT.replace("10ms", "1d").replace("noise = 1.0", "active_windows = 60")
+    year = FILE.replace(END, "1971-01-01")
+    (found,) = asked_of(f"{file}\n{year}{daily}{query}\n").queries
+    assert bool(found.block) is is_corrected
+
+
+def test_a_topic_by_arrival_needs_no_end_but_a_file_does() -> None:
+    by_arrival = FILE.replace('clock = "events"', "").replace(f"end = {END}", "")
+    query_file = asked_of(by_arrival + COUNT)
+    with pytest.raises(UnusableQueries) as caught:
+        query_file.for_a_file()
+    assert caught.value.key == "end"
+
+
+def test_shares_and_names_are_checked_across_the_file() -> None:
+    shared = COUNT.replace("noise = 1.0", "active_windows = 2\nshare = 0.6")
+    with pytest.raises(UnusableQueries) as caught:
+        asked_of(FILE + shared + shared.replace('"count"\nkind', '"other"\nkind'))
+    assert caught.value.key == "share"
+    with pytest.raises(UnusableQueries) as caught:
+        asked_of(FILE + COUNT + COUNT)
+    assert caught.value.key == "name"
+
+
+def test_file_without_toml_is_rejected(tmp_path: Path) -> None:
+    file = tmp_path / "q.toml"
+    file.write_text('dataset = "d"\nrun = r\n')
+    with pytest.raises(UnusableQueries):
+        read_query_file(file)
+    with pytest.raises(UnusableQueries):
+        read_query_file(tmp_path / "none.toml")
+
+
+def test_digest_depends_on_the_settings_alone() -> None:
+    first = asked_of(FILE + COUNT)
+    assert asked_of(FILE + "# a remark\n" + COUNT).digest == first.digest
+    assert asked_of(FILE + COUNT.replace("each = 2", "each = 3")).digest != first.digest
+
+
+def test_examples_in_the_docs_are_valid_and_use_the_keys_of_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: set[str] = set()
+    take = FileTable.take
+
+    def recorded(table: FileTable, key: str, *default: Any) -> Any:
+        used.add(key)
+        return take(table, key, *default)
+
+    monkeypatch.setattr(FileTable, "take", recorded)
+    pages = [path.read_text(encoding="utf-8") for path in DOCS if path.parent.name == "query"]
+    blocks = [textwrap.dedent(one) for text in pages for one in text.split("```")[1::2]]
+    examples = [one for one in blocks if "[[query]]" in one]
+    assert examples
+    for example in examples:
+        asked_of(example if "[input]" in example else FILE.replace(END, "1980-01-01") + example)
+    rows = re.findall(r"^\| (`.*?) \|", page("query/file"), re.MULTILINE)
+    assert used == {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
+
+
+def test_example_file_is_valid() -> None:
+    example = read_query_file(TOP / "examples" / "answering" / "queries.toml")
+    assert [query.name for query in example.queries] == ["buyers", "spending", "basket"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "x = " + "[" * 9000,
+        "x = " + "9" * 6000,
+        FILE + "[[query]]\n" * 20000,
+        FILE + "query = [" + "1, " * 20000 + "]",
+        FILE + COUNT.replace('"10ms"', '"' + "x" * 9000 + '"'),
+        FILE + COUNT + "x" * 9000 + " = 1",
+    ],
+    ids=["deep", "huge integer", "many tables", "long list", "long value", "long key"],
+)
+def test_error_about_a_file_is_short(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "queries.toml"
+    file.write_text(content)
+    with pytest.raises(UnusableQueries) as refused:
+        read_query_file(file)
+    assert len(str(refused.value)) < 1000

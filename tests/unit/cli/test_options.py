@@ -1,0 +1,199 @@
+"""Odd arguments end with a message and an exit code, never with a traceback."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+from io import StringIO
+
+import pytest
+from kafka.errors import KafkaTimeoutError
+
+from streams.cli.commands import COMMANDS as COMMANDS_OF_TABLE
+from streams.cli.main import main
+from streams.cli.printing import Exit
+from tests.readme import TOP
+
+# Values that a person mistypes, or a script gives if a variable is not set.
+ODD = [
+    *("", " ", "-", "--", "--5", "-1", "0", "1e400", "nan", "inf", "1.5", "none", "a b", "a,b"),
+    *("\udcff", "é", "x" * 300, "/", "/dev/null", "9" * 30, "{}", "\n", "%s", "../.."),
+    *("redis://:secret@host:1?foo=1", "redis://:secret", "http://secret@host"),
+]
+# Commands that start nothing, and their options. NAME stands for a positional argument.
+COMMANDS = {
+    "worker": "--kafka --redis --prefix --timeout --config --log-level --partitions",
+    "status": "--kafka --redis --prefix --timeout --config --delta",
+    "doctor": "--worker --answerer",
+    "dashboard": "--worker --certificate --key --listen",
+    "gateway": "--certificate --key --listen --url --most --largest",
+    "portal": "--certificate --key --listen --url --most",
+    "portal link": "--user --dataset --days --url",
+    "portal revoke": "NAME",
+    "completion": "NAME",
+    "publish": "NAME",
+    "dataset create": "NAME",
+    "dataset create d --budget 1": "--measure --epsilon --delta --orders --odometer-step "
+    "--on-exhaustion --user-ids --budget --allow",
+    "dataset access": "NAME",
+    "dataset access d": "--allow",
+    "dataset show": "NAME",
+    "dataset show d": "--delta",
+    "dataset withdraw": "NAME",
+    "run close": "NAME",
+    "run close d": "NAME",
+    "answers": "--dataset --run",
+    "halts": "--dataset --run",
+    "balance d --user u": "--user --redis --prefix --config",
+    "odometer": "--dataset --user --redis --delta",
+    "rejects": "--dataset --reason",
+}
+# Commands that would start something, with arguments that are rejected.
+REFUSED = """
+up --workers -1
+up --workers 1.5
+up --workers ١
+up --workers 1000000
+up --workers=--
+up --partitions 0
+up --partitions many
+up --data=
+up --data /dev/null
+up --data a,b
+up --prefix a/b
+up --config /nowhere
+up --kafka localhost:1
+up --redis redis://host
+up --work 2
+demo --workers 0
+demo --seeds 0
+demo --data /nowhere
+demo --data=
+demo --out /dev/null
+demo --timeout nan
+demo --data tests
+demo cifar
+demo --workers 1 --kafka localhost:1
+worker --log-level LOUD
+halts --redis redis://h
+status nonsense
+"""
+command_line = sys.modules["streams.cli.main"]
+PARSER = cache(command_line.new_parser)
+
+
+def test_every_command_has_a_function() -> None:
+    assert len(COMMANDS_OF_TABLE) >= 20
+    for command in COMMANDS_OF_TABLE:
+        assert callable(command.load())
+        given = [names for argument in command.arguments for names in argument.names]
+        assert "--json" not in given
+        assert len(set(given)) == len(given)
+
+
+def run(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[object, str]:
+    """Return the exit code and both outputs."""
+    try:
+        code: object = main(given)
+    except SystemExit as end:
+        code = end.code
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
+
+
+@pytest.fixture(autouse=True)
+def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every connection to Kafka fail at once."""
+
+    def unavailable(*_: object, **__: object) -> None:
+        raise KafkaTimeoutError("no broker")
+
+    for client in ("KafkaConsumer", "KafkaProducer", "KafkaAdminClient"):
+        monkeypatch.setattr(f"streams.kafka.kafka_clients.{client}", unavailable)
+    monkeypatch.setattr("streams.sdk.kafka_connection.sleep", lambda _: None)
+    monkeypatch.setenv("TURNSTILE_TIMEOUT", "0.001")
+
+
+@pytest.fixture(autouse=True)
+def nothing_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO())
+
+
+@pytest.fixture(autouse=True)
+def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the parser only once: that takes longer than to use it."""
+    monkeypatch.setattr(command_line, "new_parser", PARSER)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_odd_option_values_never_raise(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    usual = {Exit.REFUSED, Exit.USAGE, Exit.UNAVAILABLE, 75}
+    for option in COMMANDS[command].split():
+        for value in ODD:
+            given = [value] if option == "NAME" else [f"{option}={value}"]
+            code, said = run(capsys, *command.split(), *given)
+            assert code in usual, (option, value, said)
+            assert "Traceback" not in said, (option, value, said)
+            assert "secret" not in said or option != "--redis", said
+
+
+@pytest.mark.parametrize("given", REFUSED.strip().splitlines())
+def test_unusable_arguments_are_rejected(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = run(capsys, *given.split())
+    assert code in (Exit.USAGE, Exit.UNAVAILABLE)
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "command", ["", *sorted({line.split()[0] for line in COMMANDS}), "up", "demo"]
+)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = run(capsys, *command.split(), "--help")
+    assert code == 0
+    assert said.startswith(f"usage: turnstile {command}".rstrip())
+
+
+def test_password_in_a_variable_is_not_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for url in ("redis://:secret@127.0.0.1:1/0", "redis://:secret", "redis://:sec ret@host"):
+        monkeypatch.setenv("TURNSTILE_REDIS", url)
+        for command in ("status", "dataset list", "dataset show d", "worker"):
+            assert "ret" not in run(capsys, *command.split())[1]
+
+
+def test_traceback_of_a_bug_hides_passwords(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("cannot use redis://:secret@host")
+
+    monkeypatch.setattr("streams.cli.operator_commands.read_overview", fail)
+    code, said = run(capsys, "status")
+    assert code == Exit.SOFTWARE
+    assert "Traceback" in said
+    assert "redis://***@host" in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, script = run(capsys, "completion", shell)
+    assert code == 0
+    for command in COMMANDS:
+        assert command.split()[0] in script
+
+
+def test_version_is_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
+    project = (TOP / "pyproject.toml").read_text()
+    version = re.search(r'^version = "(.*)"', project, re.MULTILINE)[1]
+    assert run(capsys, "--version") == (0, f"turnstile {version}\n")
+
+
+def test_exit_codes_are_the_documented_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    _, said = run(capsys, "--help")
+    documented = {
+        int(code) for code in re.findall(r"\b(\d+) (?=[a-zA-Z(])", said.split("codes:")[1])
+    }
+    assert documented == {*Exit, 75}
