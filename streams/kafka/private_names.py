@@ -61,9 +61,11 @@ PRIVATE_NAMES: Final = (
     *_of("aiokafka", f"{_ACCUMULATOR}:MessageBatch", "kafka.fenced_producer", "_drain_waiter"),
     *_of("aiokafka", "aiokafka.producer.transaction_manager:TransactionManager",
          "kafka.fenced_producer", "_transaction_waiter"),
-    *_of("kafka-python", "kafka:KafkaConsumer", "kafka.clients", "_fetcher"),
-    *_of("kafka-python", "kafka.consumer.fetcher:Fetcher", "kafka.clients", "PartitionRecords"),
-    *_of("kafka-python", "kafka.record.memory_records:MemoryRecords", "kafka.clients", "_buffer"),
+    *_of("kafka-python", "kafka:KafkaConsumer", "kafka.kafka_clients", "_fetcher"),
+    *_of("kafka-python", "kafka.consumer.fetcher:Fetcher", "kafka.kafka_clients",
+         "PartitionRecords"),
+    *_of("kafka-python", "kafka.record.memory_records:MemoryRecords", "kafka.kafka_clients",
+         "_buffer"),
     *_of("kafka-python", "kafka.admin:KafkaAdminClient", "kafka.facts", "_manager"),
 )  # fmt: skip
 
