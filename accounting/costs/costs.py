@@ -47,14 +47,13 @@ from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.costs.sampled_records import records_divergence
 from accounting.exact.argument_checks import FloatArray, IntArray, norm_vector, renyi_orders
 from accounting.exact.products import product_up, square_ratio_up
-from accounting.exact.rounding import UP, moved
 from accounting.exact.units import cost_units
 
 
 def zcdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
     """Return rho of each user, in nats, shape (n,): the smallest float64 >= the formula above."""
     scale = noise_scale(mechanism)
-    return _half_square_ratio_up(norm_vector("norms", norms), scale)
+    return square_ratio_up(norm_vector("norms", norms), scale, halvings=1)
 
 
 def gdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
@@ -115,19 +114,3 @@ def renyi_table_units(
     The last digits may differ between machines, so a log must hold the integers.
     """
     return cost_units(renyi_cost(mechanism, norms, orders))
-
-
-def _half_square_ratio_up(norms: FloatArray, scale: float) -> FloatArray:
-    """Return the smallest float64 >= (norm / scale)^2 / 2.
-
-    Halving a float64 is exact, except that odd multiples of the smallest float64 need rounding, and
-    that the square may exceed the largest float64 although its half does not.
-    """
-    squares = square_ratio_up(norms, scale)
-    halves = 0.5 * squares
-    halves = moved(halves, halves + halves < squares, UP)
-    above = np.isinf(squares)
-    if above.any():
-        with np.errstate(over="ignore"):
-            halves[above] = 2.0 * square_ratio_up(0.5 * norms[above], scale)
-    return halves

@@ -4,7 +4,7 @@ A Gaussian step of z units of rho costs ceil(a z) units at order a in exact arit
 auditor can recompute every state with rational numbers. Orders are float64, and many common ones,
 such as 1.1, have 53 significant bits. The product is therefore computed from its rounded value and
 its rounding error (`accounting.exact.products`) while z is exact in float64 (512 nats), and in
-128-bit integers above (`accounting.exact.wide`).
+Python's integers above.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from accounting.exact import wide
 from accounting.exact.argument_checks import FloatArray, IntArray
-from accounting.exact.products import mantissas, split, two_product_error
+from accounting.exact.products import split, two_product_error
 from accounting.exact.units import MAX_COST_UNITS
 
 _BLOCK: Final = 16384  # products at a time, so that the temporaries stay in the cache
@@ -30,7 +29,8 @@ def units_at_orders(units: IntArray, orders: FloatArray) -> IntArray:
         orders: shape (k,), > 1.
     """
     results = np.empty((units.size, orders.size), dtype=np.int64)
-    short = _short_fractions(orders, int(units.max())) if units.size else None
+    ratios = [order.as_integer_ratio() for order in orders.tolist()]
+    short = _short_fractions(ratios, int(units.max())) if units.size else None
     if short is not None:
         numerators, shifts = short
         np.multiply(units[:, np.newaxis], numerators, out=results)
@@ -42,10 +42,11 @@ def units_at_orders(units: IntArray, orders: FloatArray) -> IntArray:
     for start in range(0, units.size, rows):
         block = slice(start, start + rows)
         results[block] = _products_up(units[block], orders)
-    large = np.flatnonzero(units > _EXACT_INTEGERS)
-    for start in range(0, large.size, rows):
-        some = large[start : start + rows]
-        results[some] = _large_products_up(units[some], orders)
+    large = (units > _EXACT_INTEGERS) & (units < MAX_COST_UNITS)
+    for row in np.flatnonzero(large).tolist():
+        results[row] = [
+            min(-(-top * int(units[row]) // bottom), MAX_COST_UNITS) for top, bottom in ratios
+        ]
     return results
 
 
@@ -67,10 +68,10 @@ def units_within_orders(limits: IntArray, orders: FloatArray) -> IntArray:
         limit = limits[:, column]
         one_order = orders[column : column + 1]
         candidate -= units_at_orders(candidate, one_order)[:, 0] > limit
-    large = np.nonzero(limits > _EXACT_INTEGERS)
-    for start in range(0, large[0].size, _BLOCK):
-        entries = tuple(axis[start : start + _BLOCK] for axis in large)
-        quotients[entries] = _large_quotients(limits[entries], orders[entries[1]])
+    ratios = [order.as_integer_ratio() for order in orders.tolist()]
+    for row, column in np.argwhere(limits > _EXACT_INTEGERS).tolist():
+        top, bottom = ratios[column]
+        quotients[row, column] = int(limits[row, column]) * bottom // top
     return quotients
 
 
@@ -93,39 +94,10 @@ def _products_up(units: IntArray, orders: FloatArray) -> IntArray:
     return np.minimum(results, MAX_COST_UNITS, out=results)
 
 
-def _large_products_up(units: IntArray, orders: FloatArray) -> IntArray:
-    """Return `units_at_orders` of one block, for any units."""
-    # The product of rounded numbers is within a relative 2**-51 of the exact one.
-    rounded = units.astype(np.float64)[:, np.newaxis] * orders
-    results = np.full(rounded.shape, MAX_COST_UNITS)
-    open_entries = np.nonzero(rounded < (1.0 + 2.0**-50) * MAX_COST_UNITS)
-    numerators, shifts = _fractions(orders[open_entries[1]])
-    factors = units[open_entries[0]].view(np.uint64)
-    products = wide.shifted_right_up(wide.product(numerators, factors), shifts)
-    results[open_entries] = np.minimum(products, np.uint64(MAX_COST_UNITS)).astype(np.int64)
-    return results
-
-
-def _large_quotients(limits: IntArray, orders: FloatArray) -> IntArray:
-    """Return floor(limit / order) of each pair, shape (m,), for limits of at least one unit."""
-    numerators, shifts = _fractions(orders)
-    zero = np.zeros_like(numerators)
-    dividend = wide.shifted_left(wide.Wide(zero, limits.astype(np.uint64)), shifts)
-    # For whole numbers, floor(x / y) is ceil((x + 1) / y) - 1. The last digits of x are 0.
-    one_more = wide.Wide(dividend.high, dividend.low + np.uint64(1))
-    estimates = np.floor(limits / orders).astype(np.int64)
-    return wide.quotient_up(one_more, wide.Wide(zero, numerators), estimates) - 1
-
-
-def _fractions(orders: FloatArray) -> tuple[wide.UintArray, wide.UintArray]:
-    """Return (m, b) with order == m / 2**b, b from 12 to 52."""
-    numerators, exponents = mantissas(orders)
-    return numerators, (-exponents).astype(np.uint64)
-
-
-def _short_fractions(orders: FloatArray, largest: int) -> tuple[IntArray, IntArray] | None:
+def _short_fractions(
+    ratios: list[tuple[int, int]], largest: int
+) -> tuple[IntArray, IntArray] | None:
     """Return (numerators, shifts), order == numerator / 2**shift, if products fit in int64."""
-    ratios = [order.as_integer_ratio() for order in orders.tolist()]
     if max(top for top, _ in ratios) * largest + max(bottom for _, bottom in ratios) >= 2**62:
         return None
     numerators = np.array([top for top, _ in ratios], dtype=np.int64)
