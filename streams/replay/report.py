@@ -121,10 +121,11 @@ def report(
     compared: list[Compared] = []
     for partition in range(archive.partitions):
         replay = LogReplay(archive, partition)
-        if replay.extent.start > 0:
+        # A log that continues another one begins at offset 0, and is replayed from a snapshot too.
+        if begins := max(replay.extent.start, replay.began):
             raise ReportRefused(
-                f"the log of partition {partition} begins at offset {replay.extent.start}: earlier "
-                "steps are deleted, and a report would be too low"
+                f"partition {partition} has no steps from before offset {begins}: they are deleted "
+                "or in another log, and a report would be too low"
             )
         histories = Histories(replay.ledger)
         for applied in replay.steps(progress=progress):

@@ -61,13 +61,7 @@ class Archived(MemoryConnection):
         outputs = ledger.apply(offset, request)
         packed = pack_change(offset, offset + 1, encode(ledger.state.take_delta()))
         kept.changes += packed
-        kept.next = offset + 1
-        kept.fields |= {
-            **chain_fields(ledger.chain),
-            "owner": "test",
-            "version": str(offset + 1),
-            "next": str(offset + 1),
-        }
+        self.kept_at(partition)
         if self.publishing:
             for output in outputs:
                 is_tombstone = tombstone_offset(output.value) is not None
@@ -76,6 +70,13 @@ class Archived(MemoryConnection):
         else:
             kept.outbox.append((offset, list(outputs)))
         return outputs
+
+    def kept_at(self, partition: int) -> None:
+        """Let Redis have the state of the ledger up to its last record."""
+        kept, chain = self.kept[partition], self.ledgers[partition].chain
+        kept.next = chain.last + 1
+        at = dict.fromkeys(("version", "next"), str(kept.next))
+        kept.fields |= {**chain_fields(chain), "owner": "test", **at}
 
     def apply(self, partition: int, request: bytes | None) -> Sequence[Output]:
         """Append a record to the log and apply it, as if any client had published it."""
