@@ -130,7 +130,7 @@ class Config:
     )
     partitions: Annotated[int, Meta(ge=1, le=100_000)] = _setting(
         4,
-        "the number of partitions of new topics; later, only an offline repartition changes it",
+        "the number of partitions of new topics; a log keeps its number",
         metavar="P",
     )
     replication: Annotated[int, Meta(ge=1, le=1_000)] = _setting(

@@ -230,24 +230,3 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Disconnect."""
-
-
-def carry_over(source: Journal, target: Journal) -> int:
-    """Copy entries to the journal of a log that continues another one; return how many.
-
-    An interrupted copy is completed. Nothing is copied to a journal that is already in use.
-
-    Args:
-        source: of the log that has ended.
-        target: of the log that continues it.
-
-    Raises:
-        JournalUnavailable: copy again.
-    """
-    entries, there = list(source.catch_up()), {name_of(entry) for entry in target.catch_up()}
-    if there - {name_of(entry) for entry in entries}:
-        return 0
-    missing = [entry for entry in entries if name_of(entry) not in there]
-    for entry in missing:
-        target.append(msgspec.structs.replace(entry, answers_end=0))  # of the other topic
-    return len(missing)

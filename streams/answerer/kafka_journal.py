@@ -43,7 +43,7 @@ class KafkaJournal:
 
     Args:
         config: the address of Kafka.
-        dataset: the dataset; None to read the entries of all datasets.
+        dataset: the dataset whose entries are read.
 
     Raises:
         JournalUnavailable: no broker answered.
@@ -51,9 +51,9 @@ class KafkaJournal:
         TopicsUnavailable: the id of the log is not available.
     """
 
-    def __init__(self, config: Config, dataset: str | None) -> None:
+    def __init__(self, config: Config, dataset: str) -> None:
         self._config = config
-        self._dataset = b"" if dataset is None else f"{dataset}/".encode()
+        self._dataset = f"{dataset}/".encode()
         self._entries = TopicPartition(config.topic(ANSWERS_STATE), 0)
         self._answers = TopicPartition(config.topic(ANSWERS), 0)
         self._decoder = msgspec.msgpack.Decoder(JournalEntry)

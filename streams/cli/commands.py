@@ -601,7 +601,6 @@ _REPLAY: Final = (
                 "the public key of that receipt's signer, as `turnstile keys new` prints it",
                 path_of,
             ),
-            arg("--origin PREFIX", "the prefix of the retired log that this one continues"),
         ),
         ("mismatch", "verified_partition", "verdict"),
         "It needs no worker, writes nothing to Kafka or Redis, and may run beside the service. "
@@ -642,25 +641,6 @@ _REPLAY: Final = (
         "The log is replayed and compared with all that was stored and published. If anything "
         "differs, nothing is stated, and the exit code is 1. The statement has the heads of the "
         "log's hash chain. It has no number of users, and may be published.",
-    ),
-    Command(
-        "repartition",
-        "log_commands:repartition",
-        "continue the log under another prefix, with another number of partitions",
-        CLIENT,
-        (
-            arg("--to PREFIX", "the prefix of the new topics", required=True),
-            arg(
-                "--into N",
-                "the number of partitions of the new topics",
-                whole(1, 100_000),
-                required=True,
-            ),
-            flag("--dry-run", "only check whether the log can be continued"),
-        ),
-        ("imported", "repartition"),
-        "Close all runs first. The old log then refuses every request. If the command is "
-        "interrupted, run it again. docs/operate/repartition.md has the steps.",
     ),
     Command(
         "import",

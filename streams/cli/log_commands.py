@@ -43,11 +43,9 @@ from streams.replay.receipts import (
     signed,
     write,
 )
-from streams.replay.repartition import repartition as repartition_logs
-from streams.replay.repartition import retired
 from streams.replay.report import Losses, Report, ReportRefused
 from streams.replay.report import report as report_of
-from streams.replay.service import KafkaArchive, KafkaLogs, RedisStates, append
+from streams.replay.service import KafkaArchive, RedisStates, append
 from streams.replay.verify import verify as verify_service
 
 _VERIFY_COLUMNS = {
@@ -71,15 +69,7 @@ def verify(options: argparse.Namespace, config: Config) -> int:
     with opened(config) as (archive, states):
         if against is not None:
             check_same_log(against, archive, config)
-        origins = None
-        if options.origin is not None:
-            if config.budgets:
-                raise UnusableInput("--origin is for a service, and budgets is set: give one")
-            old = KafkaArchive(replace(config, prefix=options.origin))
-            origins = retired(old, archive.topic, archive.partitions)
-        verified = verify_service(
-            archive, states, against=against, origins=origins, progress=_show_progress
-        )
+        verified = verify_service(archive, states, against=against, progress=_show_progress)
     for finding in verified.findings:
         _show_mismatch(finding, options.json)
     _show_verdict(verified, against, options.json)
@@ -104,7 +94,7 @@ def backup(options: argparse.Namespace, config: Config) -> int:
     with closing(FileArchive(config.budgets, config.timeout)) as file:
         file.file.copy(copy)
     options.receipt = Path(f"{copy}.receipt.json")
-    options.against = options.public_key = options.origin = None
+    options.against = options.public_key = None
     return verify(options, replace(config, budgets=copy))
 
 
@@ -116,20 +106,6 @@ def opened(config: Config) -> Iterator[tuple[Archive, States]]:
             yield file, file
     else:
         yield KafkaArchive(config), RedisStates(config)
-
-
-def repartition(options: argparse.Namespace, config: Config) -> int:
-    """Continue the log under another prefix, with another number of partitions."""
-    logs = KafkaLogs(config, options.to)
-    result = repartition_logs(logs, options.into, dry_run=options.dry_run, tell=note)
-    for part in result.partitions:
-        fields = {"partition": part.partition, "users": part.users, "digest": part.digest.hex()}
-        show("imported", fields, options.json)
-    heads = [f"{head.hex()} at {offset}" for offset, head in result.heads]
-    new = None if result.new is None else result.new.hex()
-    fields = {"from": result.old.hex(), "to": new, "heads": heads, "done": not options.dry_run}
-    show("repartition", fields, options.json)
-    return Exit.OK
 
 
 def import_file(options: argparse.Namespace, config: Config) -> int:

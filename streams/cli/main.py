@@ -18,7 +18,7 @@ from streams.kafka.results import TopicsUnavailable
 from streams.ledger.partition_errors import PartitionError
 from streams.local.launch_errors import LocalStackError
 from streams.operations.status import Unavailable
-from streams.replay.archive import BrokenLog, CannotMove, CannotRepartition, UnreadableService
+from streams.replay.archive import BrokenLog, CannotMove, UnreadableService
 from streams.replay.receipts import UnusableReceipt
 from streams.sdk.errors import (
     ConflictingDecisions,
@@ -72,7 +72,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         UnusableReceipt,
     ) as error:
         return _fail(Exit.USAGE, error)
-    except (BrokenLog, CannotMove, CannotRepartition, RequestRejected, Superseded) as error:
+    except (BrokenLog, CannotMove, RequestRejected, Superseded) as error:
         return _fail(Exit.REFUSED, error)
     except (
         ServiceUnavailable,

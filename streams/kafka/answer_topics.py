@@ -55,17 +55,6 @@ def ensure_answer_topics(config: Config) -> None:
             _ensure(admin, config, name)
 
 
-def has_answer_topics(config: Config) -> bool:
-    """Return whether an answerer has ever used this log.
-
-    Raises:
-        TopicsUnavailable: no broker answers.
-    """
-    topic = config.topic(ANSWERS_STATE)
-    with administering(config, "look for the answer topics") as admin:
-        return topic in described_topics(admin, [topic])
-
-
 def _ensure(admin: KafkaAdminClient, config: Config, name: str) -> None:
     topic, needed = config.topic(name), ANSWER_SETTINGS[name]
     found = described_topics(admin, [topic])

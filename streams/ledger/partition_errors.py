@@ -83,6 +83,5 @@ class ImportPending(PartitionError):
         super().__init__(
             f"this log begins with the state of the log {origin.hex()}, and no snapshot contains "
             "that state",
-            "If `turnstile repartition` was interrupted, run it again. Otherwise restore Redis or "
-            "the topic snapshots from a copy",
+            "Restore Redis or the topic snapshots from a copy",
         )

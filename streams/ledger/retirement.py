@@ -1,4 +1,8 @@
-"""Retire a log, and begin the log that continues its state.
+"""The end of a log, and the beginning of a log that continues another one's state.
+
+No command writes these records any more. A development version could continue a log in another one
+with another number of partitions, and the logs that it wrote are decided as they were then.
+Otherwise the retired log would be charged again, beside the one that continues it.
 
 The states of one partition of a log:
 
@@ -10,7 +14,7 @@ The states of one partition of a log:
     (anything applied) --import--> unchanged, and refused with LOG_CHANGED
 
 A log that begins with ``import`` cannot be applied from nothing: all users would have their whole
-budgets again. ``streams.ledger.repartition`` computes the state that it begins with.
+budgets again. The state that it begins with is in its snapshots.
 """
 
 from __future__ import annotations

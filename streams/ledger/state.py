@@ -60,7 +60,7 @@ class ImportOrigin(msgspec.Struct, frozen=True, array_like=True):
 
     topic: bytes  # the id of the log that it comes from
     heads: list[tuple[int, bytes]]  # of each partition of that log: where it ended, and its head
-    digest: bytes  # of the imported pages; see ``repartition``
+    digest: bytes  # of the imported pages
 
 
 class SavedState(Protocol):

@@ -476,7 +476,8 @@ class SetAccess(OfDataset, frozen=True, tag="set-access"):
 class Retire(Record, frozen=True, tag="retire"):
     """End the log permanently, because another log continues its state; sent to every partition.
 
-    It ends all runs. From then on the partition refuses every other request.
+    It ends all runs. From then on the partition refuses every other request. Only a
+    development version wrote this record, to continue a log with another number of partitions.
     """
 
     request: Token
@@ -499,8 +500,8 @@ class Retire(Record, frozen=True, tag="retire"):
 class Import(Record, frozen=True, tag="import"):
     """State that the log begins with the state of another log; the first record of a partition.
 
-    The state is in a snapshot, which ``turnstile repartition`` writes. Without it, workers suspend
-    the partition.
+    Only logs of a development version begin so. The state is in a snapshot. Without it, workers
+    suspend the partition.
     """
 
     origin: LogId

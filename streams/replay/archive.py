@@ -21,10 +21,6 @@ class BrokenLog(Exception):
     """The log cannot be replayed as workers applied it, so no result is reliable."""
 
 
-class CannotRepartition(Exception):
-    """The old log cannot be continued in the new one now."""
-
-
 class CannotMove(Exception):
     """A budget file cannot be moved into the service now."""
 

@@ -218,7 +218,6 @@ class LogReplay:
         partition: int,
         extent: Extent | None = None,
         heads: Sequence[StoredHead] | None = None,
-        begun: Beginning | None = None,
     ) -> None:
         """Prepare the replay.
 
@@ -228,11 +227,10 @@ class LogReplay:
             extent: what to apply; by default all present records.
             heads: the stored heads; by default they are read here. They must be older than the
                 extent, so that the log has reached them.
-            begun: the state to begin with; by default empty, or the last snapshot.
         """
         heads = archive.heads(partition) if heads is None else heads
         self.extent = archive.extent(NORMS, partition) if extent is None else extent
-        begun = begun or beginning(archive, partition)
+        begun = beginning(archive, partition)
         self.ledger, self.next = begun.ledger, begun.next
         self.began = begun.next
         self.records = 0

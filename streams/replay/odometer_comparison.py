@@ -18,8 +18,7 @@ import msgspec
 import numpy as np
 
 from streams.ledger.ledger import Ledger
-from streams.ledger.outputs import Output
-from streams.ledger.repartition import odometer_records
+from streams.ledger.outputs import Output, Place, odometer_output
 from streams.records import OdometerRecord, encode
 from streams.records.users import UserIds
 from streams.replay.archive import ArchivedRecord
@@ -83,13 +82,13 @@ def compare_last(
         findings: of the partition.
     """
     _settle(ledger)
-    newest = Digests((output.key, output.value) for output in odometer_records(ledger))
+    newest = Digests((output.key, output.value) for output in _last_records(ledger))
     remains: dict[bytes | None, bool] = {}  # whether the last record of an erased user is one
     for key, found in _records(published):
         if key in erased:
             remains[key] = found is not None
         if found is not None:
-            # Of two records with one bound, any will do: `odometer_records` has no offsets either.
+            # Of two records with one bound, any will do: `_last_records` has no offsets either.
             newest.mark((key, encode(msgspec.structs.replace(found, offset=0))))
     for key, at in erased.items():
         if remains.get(key):
@@ -97,7 +96,7 @@ def compare_last(
             findings.add(Check.ODOMETER, problem, offset=at)
     late = {
         output.key: decode_odometer(output.value)
-        for output in (odometer_records(ledger) if 0 in newest.marks else ())
+        for output in (_last_records(ledger) if 0 in newest.marks else ())
         if not newest.mark_of((output.key, output.value))
     }
     reached: dict[bytes | None, OdometerRecord] = {}
@@ -123,6 +122,18 @@ def compare_last(
             found=last and {"offset": last.offset, "bound": last.bound},
         )
     return len(newest.marks)
+
+
+def _last_records(ledger: Ledger) -> Iterator[Output]:
+    """Yield an odometer record for each living user whose bound is above the first tick."""
+    state = ledger.state
+    place = Place(state.partition, 0)
+    for name, accounts in state.datasets.items():
+        slots = np.arange(len(accounts))
+        erased = [int(slot) for dataset, slot in state.erased if dataset == name]
+        living = np.delete(slots, erased)
+        for raised in accounts.bounds_raised(living, np.ones_like(living)):
+            yield odometer_output(name, raised, place)
 
 
 def _settle(ledger: Ledger) -> None:

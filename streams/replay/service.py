@@ -1,35 +1,27 @@
 """A service in Kafka and Redis: the topics and the state that commands replay and compare.
 
-``KafkaArchive`` and ``RedisStates`` only read. ``KafkaLogs`` writes, for a repartition, and so does
-``append``, for a budget file that is moved.
+``KafkaArchive`` and ``RedisStates`` only read. ``append`` writes, for a budget file that is moved.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
-from time import time
+from contextlib import contextmanager
 
 from kafka.errors import KafkaError
 
-from streams.answerer.journal import JournalUnavailable, carry_over
-from streams.answerer.kafka_journal import KafkaJournal
 from streams.config import Config
-from streams.kafka.answer_topics import ensure_answer_topics, has_answer_topics
-from streams.kafka.authentic import RecordVerifier, header, record_signer_of, verifier_of
+from streams.kafka.authentic import RecordVerifier, header, verifier_of
 from streams.kafka.batches import FetchedRecord, Gap
-from streams.kafka.fenced_producer import KafkaFencedProducer
 from streams.kafka.kafka_clients import new_producer
 from streams.kafka.log import TopicReader
-from streams.kafka.results import Extent, LogUnavailable, NotSent, TopicsUnavailable
+from streams.kafka.results import Extent, LogUnavailable, TopicsUnavailable
 from streams.kafka.security import explained
-from streams.kafka.snapshot_topic import KafkaSnapshotTopic, SnapshotsUnavailable, read_snapshot
+from streams.kafka.snapshot_topic import SnapshotsUnavailable, read_snapshot
 from streams.kafka.topics import NORMS, Topics
-from streams.ledger.repartition import Imported
 from streams.operations.status import Unavailable, read_glances
-from streams.records.signatures import SIGNATURE, RequestSigner
+from streams.records.signatures import SIGNATURE
 from streams.replay.archive import (
     Archive,
     ArchivedRecord,
@@ -40,7 +32,6 @@ from streams.replay.archive import (
     UnreadableService,
     other_log,
 )
-from streams.replay.repartition import Logs, install
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot, UnusableSnapshot
 from streams.store.store_port import Glance, StoreUnavailable
@@ -199,75 +190,6 @@ class RedisStates(States):
     async def _load(self, partition: int) -> StoredState | None:
         async with RedisStore.of(self._config) as store:
             return await store.load(partition)
-
-
-class KafkaLogs(Logs):
-    """Both logs are on one Kafka cluster.
-
-    Args:
-        config: of the old service.
-        prefix: of the new one.
-
-    Raises:
-        UnreadableService: no broker, or no old log.
-        ConfigurationError: a key cannot be used.
-    """
-
-    def __init__(self, config: Config, prefix: str) -> None:
-        self.old: Archive = KafkaArchive(config)
-        self._config = config
-        self._new = replace(config, prefix=prefix)
-        self._key = RequestSigner(config.request_key) if config.request_key else None
-
-    def new(self) -> Archive | None:
-        """Return the topics of the new log; None if they do not exist."""
-        try:
-            with Topics(self._new) as topics:
-                exists = topics.look().partitions > 0
-        except TopicsUnavailable as error:
-            raise UnreadableService(str(error)) from error
-        return KafkaArchive(self._new) if exists else None
-
-    def create(self, partitions: int) -> Archive:
-        """Create the topics of the new log, as far as they do not exist."""
-        try:
-            with Topics(replace(self._new, partitions=partitions)) as topics:
-                topics.ensure()
-        except TopicsUnavailable as error:
-            raise UnreadableService(str(error)) from error
-        return KafkaArchive(self._new)
-
-    def begin(self, partition: int, record: bytes) -> None:
-        """Append a record to a partition of the new log."""
-        append(self._new, partition, [ArchivedRecord(-1, None, record, time())])
-
-    def retire(self, partition: int, record: bytes) -> None:
-        """Append a request to a partition of the old log, signed if there is a key for it."""
-        if self._key is not None:
-            record = self._key.sign(self.old.topic, partition, record)
-        append(self._config, partition, [ArchivedRecord(-1, None, record, time())])
-
-    def carry_over(self) -> None:
-        """Copy the journal of answerers to the new log, as far as it is not there."""
-        try:
-            if not has_answer_topics(self._config):
-                return
-            ensure_answer_topics(self._new)
-            old, new = (KafkaJournal(config, None) for config in (self._config, self._new))
-            with closing(old), closing(new):
-                carry_over(old, new)
-        except (TopicsUnavailable, JournalUnavailable) as error:
-            raise UnreadableService(str(error)) from error
-
-    def install(self, partition: int, state: Imported) -> None:
-        """Write the odometer records and the snapshot of a partition, signed as a worker does."""
-        log = state.ledger.state.topic
-        signing = record_signer_of(self._new, log), verifier_of(self._new, log)
-        place = self._new, partition, *signing
-        try:
-            asyncio.run(install(state, KafkaFencedProducer(*place), KafkaSnapshotTopic(*place)))
-        except (LogUnavailable, NotSent) as error:
-            raise UnreadableService(f"Kafka at {self._new.kafka}: {error}") from error
 
 
 def append(config: Config, partition: int, records: Sequence[ArchivedRecord]) -> None:

@@ -36,7 +36,6 @@ from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
 from streams.ledger.ledger import Ledger, PartitionError
 from streams.ledger.outputs import Channel
-from streams.ledger.repartition import NEXT, imported
 from streams.records import ChargeRoster, Policy, encode, tombstone_offset
 from streams.replay.archive import (
     Archive,
@@ -49,7 +48,6 @@ from streams.replay.archive import (
 from streams.replay.findings import Check, Findings, PartitionVerified, Verified
 from streams.replay.log_replay import (
     Applied,
-    Beginning,
     HeadMismatch,
     LogReplay,
     Progress,
@@ -69,7 +67,6 @@ def verify(
     states: States,
     *,
     against: Receipt | None = None,
-    origins: Sequence[Ledger] | None = None,
     progress: Progress = lambda _: None,
 ) -> Verified:
     """Compare everything that a service has stored and published with its log.
@@ -78,8 +75,6 @@ def verify(
         archive: the topics.
         states: the stored state.
         against: the receipt of an earlier log, which this one must continue.
-        origins: the partitions of the retired log that this one continues. The log is replayed
-            from their state instead of the last snapshot.
         progress: called with the replay of each partition; see ``LogReplay.steps``.
 
     Raises:
@@ -88,7 +83,7 @@ def verify(
     parts = []
     for partition in range(archive.partitions):
         began = monotonic()
-        part = _Partition(archive, states, partition, against, origins)
+        part = _Partition(archive, states, partition, against)
         part.verify(progress)
         part.result.seconds = monotonic() - began
         parts.append(part.result)
@@ -102,11 +97,10 @@ class _Partition:
         states: States,
         partition: int,
         against: Receipt | None,
-        origins: Sequence[Ledger] | None,
     ) -> None:
         self.findings = Findings(partition)
         self.result = PartitionVerified(partition, self.findings)
-        self._archive, self._partition, self._origins = archive, partition, origins
+        self._archive, self._partition = archive, partition
         self._receipt = against.head_of(partition) if against else None
         # Step 1.
         self._snapshot = StoredPartition(HeadSource.SNAPSHOT, self._load_snapshot, self.findings)
@@ -129,8 +123,7 @@ class _Partition:
             self._end_cut_off(replay.cut_off)
             return
         if replay.began:
-            if self._origins is None:
-                self._begin_at(replay.began)
+            self._begin_at(replay.began)
             topic = self._published[Channel.ODOMETER]
             compare_before(topic, replay.began, replay.ledger, self.findings)
             if self._redis.next is None:
@@ -150,11 +143,7 @@ class _Partition:
         self._end(replay)
 
     def _replay(self, heads: Sequence[StoredHead], extent: Extent) -> LogReplay:
-        begun = None
-        if self._origins is not None:
-            place = self._archive.topic, self._partition, self._archive.partitions
-            begun = Beginning(imported(self._origins, *place).ledger, NEXT)
-        return LogReplay(self._archive, self._partition, extent, heads, begun)
+        return LogReplay(self._archive, self._partition, extent, heads)
 
     def _take(self, replay: LogReplay, applied: Applied) -> None:
         offset = applied.record.offset

@@ -23,7 +23,7 @@ class MemoryTopics:
 class MemoryJournal:
     """An implementation of ``Journal`` on ``MemoryTopics``."""
 
-    def __init__(self, pages: MemoryTopics, dataset: str | None) -> None:
+    def __init__(self, pages: MemoryTopics, dataset: str) -> None:
         self._topics, self._dataset = pages, dataset
         self._read = 0
 
@@ -35,7 +35,7 @@ class MemoryJournal:
         """Return the entries since the last call."""
         begin, self._read = self._read, len(self._topics.entries)
         found = self._topics.entries[begin:]
-        return [entry for entry in found if entry and self._dataset in (None, entry.dataset)]
+        return [entry for entry in found if entry and self._dataset == entry.dataset]
 
     def delete(self, entries: Sequence[JournalEntry]) -> None:
         """Delete entries at once."""

@@ -1,4 +1,4 @@
-"""The topics and stored state of a simulated world, for `verify` and `repartition`."""
+"""The topics and stored state of a simulated world, for `verify`."""
 
 from __future__ import annotations
 

@@ -38,12 +38,6 @@ class Audit:
         self.partitions = world.broker.partitions
         self.topic = world.broker.topic
         self.auditor = Auditor(self.partitions, self.topic)
-        self.imported_steps: set[tuple[str, str, int]] = (
-            set()
-        )  # steps that were decided in those logs
-        self.before: list[
-            Auditor
-        ] = []  # the auditors of logs whose datasets were imported, with the erased users
 
     async def when_settled(self, received: ReceivedDecisions) -> None:
         """Compare state, answers, rejects, odometer records and hash chain with the log."""
@@ -60,10 +54,7 @@ class Audit:
             compare_chain(self.auditor, partition, stored.meta.chain)
             self._compare_snapshot(partition, ledgers[partition])
         compare(self.auditor, world.log, ledgers)
-        steps = {
-            key: each for key, each in received.steps.items() if key not in self.imported_steps
-        }
-        self._compare_received(steps, [self.auditor])
+        self._compare_received(received.steps, [self.auditor])
         self._compare_compacted()
         self._check_order()
         self._compare_policies(received)
@@ -200,12 +191,10 @@ class Audit:
             {
                 (d["dataset"], d["run"], d["step"], d["partition"]): d
                 for d in auditor.charged.values()
-                if "run" in d  # otherwise it was imported from another log
             }
             for auditor in auditors
         ]
-        known = [*self.before, *auditors]
-        ids = {k: v for each in known for names in each.names for k, v in names.ids.items()}
+        ids = {k: v for each in auditors for names in each.names for k, v in names.ids.items()}
         for address, received in steps.items():
             wrong = []
             for choice in product(range(len(auditors)), repeat=self.partitions):

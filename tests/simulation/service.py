@@ -24,15 +24,13 @@ class Service:
 
     Args:
         world: the world with the log and Redis.
-        name: the prefix of the workers' names.
     """
 
-    def __init__(self, world: World, name: str = "w") -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
         self.group = Group(world)
         self.audit = Audit(world)
         self.slots: list[Process] = []
-        self._name = name
         self._started = 0
         self._background: list[asyncio.Task[Any]] = []
 
@@ -148,7 +146,7 @@ class Service:
 
     def _new_process(self, slot: int) -> Process:
         self._started += 1
-        process = Process(self.world, self.group, f"{self._name}{slot}.{self._started}")
+        process = Process(self.world, self.group, f"w{slot}.{self._started}")
         process.start()
         return process
 

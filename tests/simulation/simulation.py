@@ -23,7 +23,6 @@ from tests.simulation.clients_signed import Signing
 from tests.simulation.clock import Fibre
 from tests.simulation.faults import damage, inject, overlook, rewind
 from tests.simulation.received import ReceivedDecisions
-from tests.simulation.repartition import audited, repartitioned
 from tests.simulation.service import SETTLE_WITHIN, Service, stop
 from tests.simulation.world import World, Wrong
 
@@ -61,7 +60,6 @@ class Simulation:
         self._holds = Random(f"held budgets of {seed}")
         self._erases = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
         self.seed = seed
-        self._repartitions = Random(f"repartitions of {seed}").random() < 0.25
         self.trainers = self._new_trainers()
         self.stream, self.answerers = answerers.answerers_of(world, self.received, seed)
         self.signing: Signing | None = None
@@ -256,48 +254,6 @@ class Simulation:
                 service.audit.after_catastrophe(self.received)
             else:
                 await self._check()
-        if self._repartitions and world.catastrophe is None and self.signing is None:
-            await self._repartition(chaos)
-
-    async def _repartition(self, chaos: dict[str, Any]) -> None:
-        """Continue in another log with another number of partitions; audit both logs."""
-        old, received = self.service, self.received
-        plans = {plan.dataset: plan for trainer in self.trainers for plan in trainer.plan.chain}
-        users = list(dict.fromkeys(user for plan in plans.values() for user in plan.users))
-        before = set(received.steps)
-        world = await repartitioned(old, users, self.seed)
-        await old.settle()
-        await old.audit.when_settled(received)
-        if world is None:
-            return
-        new = Service(world, "n")
-        new.audit.auditor = audited(old.audit.auditor, world)
-        new.audit.before, new.audit.imported_steps = [old.audit.auditor], before
-        new.start()
-        vars(world.settings).update(chaos)
-        charged = dict.fromkeys(trainer.plan.dataset for trainer in self.trainers)
-        trainers = []
-        for number, dataset in enumerate(charged):
-            trainer = Trainer(world, received, plans[dataset], f"n{number}", "after")
-            trainer.takes_over, trainer.quota = 0.5, world.rng.randint(1, 4)
-            trainers.append(trainer)
-        faults = [world.start(work) for work in inject(world, new)]
-        clients = [world.start(Fibre(trainer.work).run()) for trainer in trainers]
-        await asyncio.wait(clients, timeout=_CHAOS_SECONDS)
-        for fault in faults:
-            fault.cancel()
-        world.settings.calm()
-        world.note("world", "calm")
-        operating = world.start(new.operate())
-        _, running = await asyncio.wait(clients, timeout=SETTLE_WITHIN)
-        stop(operating)
-        if running:
-            raise Wrong(f"trainers make no progress in the new log: {new.condition()}")
-        for client in clients:
-            client.result()
-        await new.settle()
-        await new.audit.when_settled(received)
-        self._check_failures()
 
     async def _check(self) -> None:
         """Wait until all faults are repaired, and audit the state."""

@@ -75,8 +75,6 @@ def test_every_mutation_applies_to_the_code(name: str) -> None:
         ("shares-not-added-up", 2),
         ("windows-of-other-runs-answered-again", 0),
         ("files-of-runs-not-compared", 8),
-        ("spending-not-imported", 3),
-        ("retired-logs-decide", 3),
     ],
 )
 def test_a_removed_guarantee_is_noticed(name: str, first: int) -> None:

@@ -101,31 +101,17 @@ class World:
 
     Args:
         seed: the seed of all random choices.
-        shares_with: another world of this seed. The two worlds have different logs and Redis, and
-        share the rest.
     """
 
-    def __init__(self, seed: int, shares_with: World | None = None) -> None:
-        self.trace: list[tuple[float, str, str]]
-        self.failures: list[BaseException]
-        if shares_with is not None:
-            self.rng, self.settings, self.loop = (
-                shares_with.rng,
-                shares_with.settings,
-                shares_with.loop,
-            )
-            self.trace, self.failures = shares_with.trace, shares_with.failures
-            partitions = Random(f"partitions beside {seed}").choice((1, 2, 3))
-            self.broker = MemoryBroker(partitions, b"topic beside it!")
-            self.is_created = False  # whether its topics exist
-        else:
-            self.rng = Random(seed)
-            self.settings = Settings.draw(self.rng)
-            self.loop = VirtualLoop()
-            self.loop.set_task_factory(tracked_tasks(_tasks_of_current))
-            self.loop.set_exception_handler(self._unexpected)
-            self.trace, self.failures = [], []
-            self.broker = MemoryBroker(self.settings.partitions)
+    def __init__(self, seed: int) -> None:
+        self.trace: list[tuple[float, str, str]] = []
+        self.failures: list[BaseException] = []
+        self.rng = Random(seed)
+        self.settings = Settings.draw(self.rng)
+        self.loop = VirtualLoop()
+        self.loop.set_task_factory(tracked_tasks(_tasks_of_current))
+        self.loop.set_exception_handler(self._unexpected)
+        self.broker = MemoryBroker(self.settings.partitions)
         self.store = SharedStore(self.loop.time)
         self.log = Records()
         self._fetching: list[asyncio.Future[None]] = []

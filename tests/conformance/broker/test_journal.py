@@ -13,12 +13,11 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from streams.answerer.journal import Journal, JournalEntry
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.config import Config
-from streams.kafka.answer_topics import ensure_answer_topics, has_answer_topics
+from streams.kafka.answer_topics import ensure_answer_topics
 from streams.kafka.kafka_clients import new_admin
 from streams.kafka.results import UnusableTopics
 from streams.kafka.topics import ensure_topics
 from streams.records.signatures import new_keys
-from streams.replay.service import KafkaLogs
 from tests.conformance.broker.conftest import BROKERS
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 
@@ -168,23 +167,3 @@ def test_answers_may_be_kept_for_a_while_and_marks_have_to_be_compacted(kafka: s
             ensure_answer_topics(config)
         alter(name, cleanup_policy="delete" if policy == "compact" else "compact")
     ensure_answer_topics(config)
-
-
-@pytest.mark.process
-def test_journal_is_carried_over_to_the_log_that_continues_another_one(kafka: str) -> None:
-    old, new = (Config(kafka=kafka, prefix=f"t{uuid4().hex[:8]}.") for _ in range(2))
-    for config in (old, new):
-        ensure_topics(config)
-    logs = KafkaLogs(old, new.prefix)
-    logs.carry_over()  # no answerer has used the old log
-    assert not has_answer_topics(new)
-    ensure_answer_topics(old)
-    entries = [entry("r", 0), entry("s", 4), entry("r", 1, dataset="e"), entry("r", 1)]
-    with closing(KafkaJournal(old, "d")) as journal:
-        for one in entries:
-            journal.append(one)
-        journal.delete(entries[:1])
-    for _ in range(2):
-        logs.carry_over()
-        with closing(KafkaJournal(new, None)) as journal:
-            assert list(journal.catch_up()) == entries[1:]

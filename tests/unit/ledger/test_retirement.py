@@ -1,17 +1,14 @@
 """A retired log refuses everything, for ever, and names the one log that continues it."""
 
-import numpy as np
 import pytest
 
 from streams.ledger.partition_errors import ImportPending
-from streams.ledger.repartition import imported
 from streams.ledger.retirement import agreement
 from streams.records import Erase, Import, LogRetired, Reason, Rejected, Retire
 from tests.keys import allowing, signed
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, answer_of
 from tests.unit.ledger.roster_logs import begun, prices
-from tests.unit.ledger.test_nested import nested
 
 NEXT, OTHER = b"the next log's 1", b"the next log's 2"
 
@@ -89,17 +86,3 @@ def test_a_log_that_begins_with_an_import_is_not_applied_from_nothing():
         log.send(Import(origin=OTHER, partitions=2))
     assert pending.value.reason == "import-pending"
     assert log.ledger.chain.last < 0
-
-
-def test_import_copies_accounts_created_after_the_erasure_to_every_partition():
-    log = nested()
-    log.charge(0, [7], [0.1], dataset="tuning", run="t")
-    log.send(Erase(request="f", user=7))
-    log.charge(0, [7], [0.1], dataset="search", run="s")
-    log.send(retire(log))
-    for partition in range(3):
-        state = imported([log.ledger], NEXT, partition, 3).ledger.state
-        accounts = [state.datasets[name] for name in ("person", "ads", "search", "tuning")]
-        hashes = {tuple(each.users_at(np.arange(len(each)))) for each in accounts}
-        assert hashes == {tuple(state.datasets["person"].erased)}
-        assert sorted(state.erased.values()) == [*next(iter(hashes))] * len(accounts)

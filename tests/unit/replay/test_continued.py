@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from streams import Turnstile
-from streams.ledger.errors import ImportPending
 from streams.ledger.ledger import Ledger, ledger_of
+from streams.ledger.partition_errors import ImportPending
 from streams.ledger.state import ImportOrigin
 from streams.records import CloseRun, Import, Reason, Rejected, encode
 from streams.records.digests import genesis
