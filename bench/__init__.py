@@ -6,7 +6,9 @@ and a real Redis (append-only file, fsync every second), and writes ``out/benchm
 
 from typing import Final
 
-PARTS_WITHOUT_SERVICE: Final = ("filters", "recurring", "sdk", "signatures", "memory", "reports")
+PARTS_WITHOUT_SERVICE: Final = (
+    *("filters", "recurring", "sdk", "files", "signatures", "memory", "reports"),
+)
 PARTS: Final = (
     *("throughput", "dense", "latency", "rosters", "restore", "traces"),
     *PARTS_WITHOUT_SERVICE,

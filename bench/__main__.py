@@ -12,6 +12,7 @@ from accounting import PoissonGaussian
 from bench import (
     PARTS,
     PARTS_WITHOUT_SERVICE,
+    budget_files,
     filters,
     latency,
     memory,
@@ -101,6 +102,9 @@ def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
     if "sdk" in parts:
         _say("Measuring the SDK")
         lines += sdk.lines(sdk.measure(1_000_000, options.rounds))
+    if "files" in parts:
+        _say("Measuring budget files")
+        lines += budget_files.lines(budget_files.measure(200_000, 40 * options.rounds))
     if "signatures" in parts:
         _say("Measuring signatures")
         requests = signatures.measure_requests(options.rounds)

@@ -206,10 +206,10 @@ class File:
 
 
 def charged_file(folder: Path) -> File:
-    """Return a file with pages, deltas, halts and a closed run."""
+    """Return a file with pages, records after them, halts and a closed run."""
     path = folder / "intact.db"
     with (
-        patch.object(budget_file, "MERGE_ENTRIES", 4),
+        patch.object(budget_file, "MERGE_RECORDS", 4),
         Turnstile.open(path, partitions=2) as turnstile,
     ):
         turnstile.create_dataset("d", measure="zcdp", budget=0.3)

@@ -3,21 +3,21 @@
     file      one row: the id of the log, P, and where the log was moved
     norms     the log, (partition, offset) -> request
     halts, rejects, odometer   what was published; odometer has the last record of each user only
-    state     partition -> the meta of its state, as in ``streams.store.layout``
-    changes   deltas that are not merged into pages yet
-    pages     policies, runs and pages of users
+    state     partition -> the meta of its state, and that of its pages
+    pages     policies, runs and pages of users, as they were after an earlier record
 
-SQLite does not notice a flipped bit. So the rows of the first tables have digests, and the state
-has those of ``streams.store.layout``. A damaged state is rebuilt from the log, which is the source
-of truth, and the next call replaces it. Any other damage is refused.
+The state is the pages, with the rest of the log applied. SQLite does not notice a flipped bit, so
+the rows of the first tables have digests, and metas and pages those of ``streams.store.layout``.
+Damaged pages are replaced by the log, which is the source of truth, and the next call writes them
+again. Any other damage is refused.
 
 One call of a client is one transaction: its requests to all partitions, what they led to, and the
 new state. The steps, which the code repeats:
 
 1. Begin a transaction that no other process can have at the same time.
-2. Load the partitions that other processes have changed since the last call. Their logs must
-   continue the logs that this process knows.
-3. Apply the requests; append them to the log, their outputs, and the changes of the state.
+2. Apply what other processes have appended to the log since the last call. It must continue the log
+   that this process knows.
+3. Apply the requests; append them to the log, write their outputs, and now and then the pages.
 4. Commit. The client receives the outputs only after this.
 
 A call that fails before step 4 has changed nothing. The ledgers may then be ahead of the file, so
@@ -43,9 +43,10 @@ import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import time
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 from weakref import WeakSet
 
@@ -54,8 +55,9 @@ import msgspec
 from accounting.exact.invalid_input import quoted
 from streams.ledger.ledger import Ledger, UnknownState, ledger_of
 from streams.ledger.outputs import Channel, Output
-from streams.ledger.partition_errors import PartitionError
-from streams.records import encode, tombstone_offset
+from streams.ledger.partition_errors import CannotVerify, PartitionError
+from streams.records import tombstone_offset
+from streams.records.digests import HashChain
 from streams.sdk.connection import Deadline
 from streams.sdk.errors import (
     DecisionTimeout,
@@ -68,12 +70,12 @@ from streams.sdk.errors import (
 from streams.store.layout import (
     LAYOUT,
     Damaged,
+    Meta,
     chain_fields,
     digest_of,
     fields_of_nothing,
     hexadecimal,
     is_whole,
-    pack_change,
     pack_page,
     page_hash,
     with_meta_digest,
@@ -84,14 +86,16 @@ logger = logging.getLogger("turnstile.sdk")
 
 APPLICATION = 0x44505453
 """The application id in the header of a budget file: "DPTS"."""
+VERSION = 200 + LAYOUT
+"""The version in the header: that of the tables in hundreds, and that of what they contain."""
 MOST_PARTITIONS = 1024
 """The maximum P: each call reads the meta of all partitions."""
 NORMS = "norms"
 
-MERGE_ENTRIES = 1024
-"""Deltas are merged into pages when there are this many: opening a file applies all of them."""
+MERGE_RECORDS = 1024
+"""Pages are written after this many records: opening a file applies all that follow the pages."""
 MERGE_BYTES = 16 * 1024 * 1024
-"""Or when they have at least this many bytes and at least ``MERGE_BYTES_PER_USER`` per user."""
+"""Or when those have changed at least this many bytes and ``MERGE_BYTES_PER_USER`` per user."""
 MERGE_BYTES_PER_USER = 32
 _NO_END = 1 << 62
 _LONGEST_WAIT = 2_000_000  # seconds; their milliseconds fit into 31 bits
@@ -100,7 +104,7 @@ _READ_BYTES, _READ_RECORDS = 8 * 1024 * 1024, 1024
 
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION};
-PRAGMA user_version = {LAYOUT};
+PRAGMA user_version = {VERSION};
 BEGIN;
 CREATE TABLE file (topic BLOB, partitions INTEGER, moved_to BLOB, digest BLOB);
 CREATE TABLE norms (partition INTEGER, offset INTEGER, written REAL, value BLOB, digest BLOB,
@@ -111,15 +115,16 @@ CREATE TABLE rejects (offset INTEGER PRIMARY KEY, partition INTEGER, written REA
     value BLOB, digest BLOB);
 CREATE TABLE odometer (offset INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER, written REAL,
     key BLOB UNIQUE, value BLOB, digest BLOB);
-CREATE TABLE state (partition INTEGER PRIMARY KEY, meta TEXT);
-CREATE TABLE changes (partition INTEGER, first INTEGER, part INTEGER, entry BLOB,
-    PRIMARY KEY (partition, first, part));
+CREATE TABLE state (partition INTEGER PRIMARY KEY, meta TEXT, pages TEXT);
 CREATE TABLE pages (partition INTEGER, name TEXT, hash BLOB, page BLOB,
     PRIMARY KEY (partition, name));
 """
 
-_UNLOADABLE = (Damaged, PartitionError, ValueError, LookupError, msgspec.MsgspecError)
-"""The errors of a stored state that is damaged."""
+_UNLOADABLE = (
+    *(Damaged, PartitionError, ValueError, LookupError, TypeError, AttributeError),
+    msgspec.MsgspecError,
+)
+"""The errors of a stored state that is damaged; of the last two, a value has another type."""
 
 
 def _digest(*row: Any) -> bytes:
@@ -161,7 +166,7 @@ def create_file(path: str, partitions: int) -> None:
         database.execute("INSERT INTO file VALUES (?, ?, ?, ?)", (*row, _digest(*row)))
         metas = (fields_of_nothing(topic, p, partitions) for p in range(partitions))
         rows = ((p, json.dumps(meta)) for p, meta in enumerate(metas))
-        database.executemany("INSERT INTO state VALUES (?, ?)", rows)
+        database.executemany("INSERT INTO state VALUES (?1, ?2, ?2)", rows)
         database.execute("COMMIT")
 
 
@@ -198,6 +203,37 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+@dataclass
+class _Partition:
+    """A partition in memory.
+
+    Attributes:
+        ledger: in the state of the last record that was applied.
+        pages: the meta of the pages in the file; empty if they are damaged, and the next write
+            replaces all of them.
+        unmerged: bytes that were changed since the pages, approximately.
+    """
+
+    ledger: Ledger
+    pages: dict[str, str]
+    unmerged: int = 0
+
+    def apply(self, offset: int, request: bytes) -> list[Output]:
+        """Apply a record of the log."""
+        outputs = self.ledger.apply(offset, request)
+        self.unmerged += self.ledger.state.unwritten_bytes
+        self.ledger.state.take_delta()  # the log is stored instead
+        return outputs
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether the pages have to be written."""
+        users = sum(map(len, self.ledger.state.datasets.values()))
+        if not self.pages or self.unmerged > max(MERGE_BYTES, MERGE_BYTES_PER_USER * users):
+            return True
+        return self.ledger.chain.last - int(self.pages["last"]) > MERGE_RECORDS
+
+
 class BudgetFile:
     """An open file, and the ledgers of its partitions. Any thread of the process may use it.
 
@@ -219,9 +255,7 @@ class BudgetFile:
         self._timeout = timeout
         self._lock = threading.RLock()  # held while the database is used
         self._failure = ""  # why the file cannot be used any more
-        self._ledgers: dict[int, Ledger] = {}  # by partition, as far as they are loaded
-        self._unmerged: dict[int, int] = {}  # bytes of the deltas that no page has
-        self._damaged: set[int] = set()  # partitions of which the next write replaces the state
+        self._partitions: dict[int, _Partition] = {}  # as far as they are loaded
         self._opened, may_write = self._place(FileProblem.MISSING)
         if writable and not may_write:
             raise UnusableFile(path, FileProblem.READ_ONLY)
@@ -263,28 +297,33 @@ class BudgetFile:
             UnusableFile: state and log are damaged, or another release wrote the state.
         """
         with self._reading():
-            self._ledgers = {p: self._loaded(p) for p in range(self.partitions)}
-            return list(self._ledgers.values())
+            self._partitions = {p: self._loaded(p) for p in range(self.partitions)}
+            return [partition.ledger for partition in self._partitions.values()]
 
     def stored(self, partition: int) -> StoredState:
-        """Return the stored state of a partition.
+        """Return the state of a partition.
 
         Raises:
-            Damaged: it is not what was written.
+            Damaged: pages, meta or log are not what was written.
         """
-        query = "SELECT entry FROM changes WHERE partition = ? ORDER BY first, part"
         with self._reading():
-            changes = [entry for (entry,) in self._rows(query, partition)]
-            pages = self._rows("SELECT name, page FROM pages WHERE partition = ?", partition)
             try:
-                return verified(self.fields(partition), dict(pages), changes, {})
-            except (TypeError, AttributeError) as error:
-                raise Damaged(f"a value has another type: {error}") from error
+                stored = self._stored_pages(partition)
+                state = self._continued(stored, partition).ledger.state
+                meta = Meta.of(self.fields(partition))
+            except (*_UNLOADABLE, UnusableFile) as error:
+                raise Damaged(str(error)) from error
+        changed = {name: state.take_page(name) for name in state.unmerged()}
+        pages = {n: page for n, page in {**stored.pages, **changed}.items() if page is not None}
+        return replace(stored, meta=meta, pages=pages)
 
-    def fields(self, partition: int) -> dict[str, str]:
-        """Return the stored meta of a partition, damaged or not; empty if it cannot be read."""
+    def fields(self, partition: int, meta: Literal["meta", "pages"] = "meta") -> dict[str, str]:
+        """Return the stored meta of a partition, or of its pages, damaged or not.
+
+        It is empty if it cannot be read.
+        """
         with self._reading():
-            rows = self._rows("SELECT meta FROM state WHERE partition = ?", partition)
+            rows = self._rows(f"SELECT {meta} FROM state WHERE partition = ?", partition)
         with suppress(ValueError, TypeError, LookupError):
             return dict(json.loads(rows[0][0]))
         return {}
@@ -412,30 +451,22 @@ class BudgetFile:
             raise UnusableFile(self.path, FileProblem.MOVED, detail)
 
     def _append(self, partition: int, request: bytes, written: float) -> list[Output]:
-        """Apply a request, and write it with its outputs and the changes of the state."""
+        """Apply a request, and write it with its outputs, and the pages if they are due."""
         # Step 2.
-        ledger, meta = self._caught_up(partition)
+        part = self._caught_up(partition)
         # Step 3.
-        offset = ledger.chain.last + 1
-        outputs = ledger.apply(offset, request)
+        offset = part.ledger.chain.last + 1
+        outputs = part.apply(offset, request)
         row = partition, offset, written, request
         digest = _digest(NORMS, partition, offset, written, None, request)
         self._database.execute("INSERT INTO norms VALUES (?, ?, ?, ?, ?)", (*row, digest))
         for channel in Channel:
             self._publish(channel, partition, outputs, written)
-        entries = pack_change(offset, offset + 1, encode(ledger.state.take_delta()))
-        rows = ((partition, offset, part, entry) for part, entry in enumerate(entries))
-        self._database.executemany("INSERT OR REPLACE INTO changes VALUES (?, ?, ?, ?)", rows)
-        self._unmerged[partition] += sum(map(len, entries))
-        count = int(meta["changes"]) + len(entries)
-        meta |= {"next": str(offset + 1), **chain_fields(ledger.chain)}
-        meta |= {"changes": str(count), "version": str(offset + 1)}
-        users = sum(map(len, ledger.state.datasets.values()))
-        is_large = self._unmerged[partition] > max(MERGE_BYTES, MERGE_BYTES_PER_USER * users)
-        if count > MERGE_ENTRIES or is_large or partition in self._damaged:
-            self._merge(ledger, meta)
-        row_of_state = partition, json.dumps(with_meta_digest(meta))
-        self._database.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", row_of_state)
+        if part.is_due:
+            self._merge(part)
+        meta = with_meta_digest(part.pages | _reached(part.ledger.chain))
+        metas = partition, json.dumps(meta), json.dumps(part.pages)
+        self._database.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", metas)
         return outputs
 
     def _publish(
@@ -457,94 +488,118 @@ class BudgetFile:
             erased = ((r.key,) for r in records if tombstone_offset(r.value) is not None)
             self._database.executemany(f"DELETE FROM {channel.value} WHERE key = ?", erased)
 
-    def _merge(self, ledger: Ledger, meta: dict[str, str]) -> None:
-        """Write the pages that have changed, and delete the deltas that led to them."""
-        partition, reached = ledger.state.partition, ledger.chain.last + 1
-        if partition in self._damaged:
+    def _merge(self, part: _Partition) -> None:
+        """Write the pages that have changed."""
+        state, chain = part.ledger.state, part.ledger.chain
+        partition = state.partition
+        if not part.pages:
             self._database.execute("DELETE FROM pages WHERE partition = ?", (partition,))
-        for name in ledger.state.unmerged():
-            page = ledger.state.take_page(name)
+        for name in state.unmerged():
+            page = state.take_page(name)
             if page is None:
                 query = "DELETE FROM pages WHERE partition = ? AND name = ?"
                 self._database.execute(query, (partition, name))
                 continue
-            packed = pack_page(reached, page)
+            packed = pack_page(chain.last + 1, page)
             row = partition, name, page_hash(name, packed).to_bytes(16, "big"), packed
             self._database.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?)", row)
-        self._database.execute("DELETE FROM changes WHERE partition = ?", (partition,))
         query = "SELECT hash FROM pages WHERE partition = ?"
         hashes = [int.from_bytes(hashed, "big") for (hashed,) in self._rows(query, partition)]
+        meta = fields_of_nothing(self.topic, partition, self.partitions) | _reached(chain)
         meta |= {"pages": str(len(hashes)), "digest": hexadecimal(digest_of(hashes))}
-        meta |= {"changes": "0", "since": str(reached)}
-        self._unmerged[partition] = 0
-        self._damaged.discard(partition)
+        part.pages = with_meta_digest(meta | {"since": meta["next"]})
+        part.unmerged = 0
 
-    def _caught_up(self, partition: int) -> tuple[Ledger, dict[str, str]]:
-        """Return the ledger of a partition in the state of the file, and its stored meta.
+    def _caught_up(self, partition: int) -> _Partition:
+        """Return a partition in the state of the file.
 
-        A partition that another process has written is loaded. Applying its records here would
-        give the same decisions, but deltas and pages can only follow those that this ledger has
-        loaded or written: accrued charges are stored with the step up to which they are counted.
+        Records of other processes are applied. If another process has written pages, they are
+        loaded: accrued charges are stored with the step up to which they are counted, so pages of
+        two processes would not fit together.
 
         Raises:
             UnusableFile: the file was replaced, or is damaged.
         """
-        ledger, meta = self._ledgers.get(partition), self.fields(partition)
-        is_same = ledger and is_whole(meta) and chain_fields(ledger.chain).items() <= meta.items()
-        if ledger is None or not is_same:
-            known = ledger
-            ledger = self._ledgers[partition] = self._loaded(partition)
-            chain = known.chain if known else ledger.chain
-            while records := self.read(NORMS, chain.last + 1, ledger.chain.last + 1, partition):
-                for record in records:
-                    chain = chain.after(record.offset, record.value)
-            if chain != ledger.chain:
-                detail = f"partition {partition} has another log than before"
-                raise UnusableFile(self.path, FileProblem.REPLACED, detail)
-        if partition in self._damaged:
-            meta = fields_of_nothing(self.topic, partition, self.partitions)
-        return ledger, meta
+        part = self._partitions.get(partition)
+        known = part.ledger.chain if part else None
+        if part and part.pages in ({}, self.fields(partition, "pages")):
+            with suppress(Damaged):  # ``_loaded`` says what is damaged
+                return self._with_rest(part)
+        part = self._partitions[partition] = self._loaded(partition)
+        chain = known or part.ledger.chain
+        while records := self.read(NORMS, chain.last + 1, part.ledger.chain.last + 1, partition):
+            for record in records:
+                chain = chain.after(record.offset, record.value)
+        if chain != part.ledger.chain:
+            detail = f"partition {partition} has another log than before"
+            raise UnusableFile(self.path, FileProblem.REPLACED, detail)
+        return part
 
-    def _loaded(self, partition: int) -> Ledger:
-        """Return the ledger of the stored state, or of the log if that is damaged.
+    def _loaded(self, partition: int) -> _Partition:
+        """Return a partition as the pages and the log have it, or the log if those are damaged.
 
         Raises:
             UnusableFile: the log is damaged, too, or another release wrote the state.
+            ServiceUnavailable: the ledger cannot apply the log here.
         """
         try:
-            stored = self.stored(partition)
-            found, chain = stored.meta, stored.meta.chain
-            if (found.topic, found.partitions) != (self.topic.hex(), self.partitions):
-                raise Damaged("the state is of another log")
-            last = self.read(NORMS, chain.last, _NO_END, partition)
-            ends = [chain.ends_with(record.value) for record in last]
-            if found.next != chain.last + 1 or ends != [True] * (chain.last >= 0):
-                raise Damaged("the log does not end with the last applied record")
-            self._unmerged[partition] = stored.changes_bytes
-            self._damaged.discard(partition)
-            return ledger_of(stored, partition, self.partitions, self.topic, chain)
+            return self._continued(self._stored_pages(partition), partition)
         except UnknownState as error:
             raise UnusableFile(self.path, FileProblem.OTHER_LAYOUT, str(error)) from error
+        except CannotVerify as error:
+            raise ServiceUnavailable(str(error)) from error
         except _UNLOADABLE as error:
             damage = error
-        self._unmerged[partition] = 0
-        self._damaged.add(partition)
-        ledger, meta = Ledger(partition, self.partitions, self.topic), self.fields(partition)
         try:
-            while records := self.read(NORMS, ledger.chain.last + 1, _NO_END, partition):
-                for record in records:
-                    if record.offset != ledger.chain.last + 1:
-                        raise Damaged(f"the log has no record {ledger.chain.last + 1}")
-                    ledger.apply(record.offset, record.value)
-            log = {"topic": self.topic.hex(), **chain_fields(ledger.chain)}
-            if is_whole(meta) and not log.items() <= meta.items():  # otherwise it proves nothing
-                raise Damaged("the log does not end with the last applied record")
+            ledger = Ledger(partition, self.partitions, self.topic)
+            part = self._with_rest(_Partition(ledger, {}))
         except (Damaged, PartitionError) as error:
             detail = f"partition {partition}: {damage}; {error}"
             raise UnusableFile(self.path, FileProblem.DAMAGED, detail) from error
         text = "%s: the state of partition %d is damaged (%s), and is rebuilt from the log"
         logger.warning(text, self.path, partition, damage)
-        return ledger
+        return part
+
+    def _stored_pages(self, partition: int) -> StoredState:
+        """Return the pages of a partition, which the log continues.
+
+        Raises:
+            Damaged: they are not what was written, or not of this log.
+        """
+        rows = self._rows("SELECT name, page FROM pages WHERE partition = ?", partition)
+        stored = verified(self.fields(partition, "pages"), dict(rows), (), {})
+        found, chain = stored.meta, stored.meta.chain
+        if (found.topic, found.partitions) != (self.topic.hex(), self.partitions):
+            raise Damaged("the state is of another log")
+        last = self.read(NORMS, chain.last, chain.last + 1, partition)
+        if [chain.ends_with(record.value) for record in last] != [True] * (chain.last >= 0):
+            raise Damaged("the log does not have the last record of the pages")
+        return stored
+
+    def _continued(self, stored: StoredState, partition: int) -> _Partition:
+        """Return a partition with the state of its pages and of the log after them."""
+        place = partition, self.partitions, self.topic
+        ledger = ledger_of(stored, *place, stored.meta.chain)
+        return self._with_rest(_Partition(ledger, stored.fields))
+
+    def _with_rest(self, part: _Partition) -> _Partition:
+        """Apply the rest of the log.
+
+        Raises:
+            Damaged: a record is missing, or the last one is not the last one that was applied.
+            PartitionError: the ledger cannot apply it.
+        """
+        partition, ledger = part.ledger.state.partition, part.ledger
+        while records := self.read(NORMS, ledger.chain.last + 1, _NO_END, partition):
+            for record in records:
+                if record.offset != ledger.chain.last + 1:
+                    raise Damaged(f"the log has no record {ledger.chain.last + 1}")
+                part.apply(record.offset, record.value)
+        meta = self.fields(partition)
+        log = {"topic": self.topic.hex(), **chain_fields(ledger.chain)}
+        if is_whole(meta) and not log.items() <= meta.items():  # otherwise it proves nothing
+            raise Damaged("the log does not end with the last applied record")
+        return part
 
     # --- opening, locking and errors ---
 
@@ -574,8 +629,8 @@ class BudgetFile:
         application, layout = (self._pragma(name) for name in headers)
         if application != APPLICATION:
             raise UnusableFile(self.path, FileProblem.FOREIGN)
-        if layout != LAYOUT:
-            detail = f"its layout is {layout}, and this release reads {LAYOUT}"
+        if layout != VERSION:
+            detail = f"its layout is {layout}, and this release reads {VERSION}"
             raise UnusableFile(self.path, FileProblem.OTHER_LAYOUT, detail)
 
     def _check_journal(self) -> None:
@@ -652,7 +707,7 @@ class BudgetFile:
                 committing = True
                 self._database.execute("COMMIT")
             except BaseException as error:
-                self._ledgers = {}
+                self._partitions = {}
                 # Set first: an interrupt of the next lines leaves the state as uncertain.
                 self._failure = (
                     f"writing {self.path} was interrupted ({error!r}), so it is unknown whether "
@@ -677,6 +732,12 @@ class BudgetFile:
 
     def _problem(self, error: Exception) -> UnusableFile:
         return UnusableFile(self.path, _problem(error), str(error))
+
+
+def _reached(chain: HashChain) -> dict[str, str]:
+    """Return the fields of a meta that say up to which record it is."""
+    following = str(chain.last + 1)
+    return {"next": following, "version": following, **chain_fields(chain)}
 
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

@@ -54,7 +54,7 @@ def test_verify_compares_everything_in_the_file(path: Path) -> None:
         ("DELETE FROM norms WHERE offset = 2", "log"),
         ("DELETE FROM halts WHERE offset = (SELECT max(offset) FROM halts)", "halts"),
         ("DELETE FROM odometer", "odometer"),
-        ("UPDATE changes SET entry = zeroblob(9)", "state"),
+        ("UPDATE state SET pages = '{}'", "state"),
     ],
 )
 def test_verify_finds_what_was_changed(path: Path, statement: str, check: str) -> None:

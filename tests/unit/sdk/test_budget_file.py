@@ -30,7 +30,8 @@ from streams import (
 )
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
-from streams.ledger.partition_errors import PartitionError
+from streams.ledger.partition_errors import CannotVerify, PartitionError
+from streams.records.signatures import NoVerifier
 from streams.sdk import budget_file
 from streams.sdk.budget_file import BudgetFile
 from tests.audit.budget_file import audit_file
@@ -101,7 +102,7 @@ def test_clients_of_one_file_charge_as_one_whatever_fails(
             raise files.error_of(sqlite3.SQLITE_IOERR)
 
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budget_file, "MERGE_ENTRIES", merge)
+        patch.setattr(budget_file, "MERGE_RECORDS", merge)
         path = Path(folder) / "budgets.db"
         clients = files.Clients(path, rng)
         with pytest.MonkeyPatch.context() as failures:
@@ -173,7 +174,7 @@ def test_state_follows_from_what_was_stored_last(
 ) -> None:
     """A process that applied the others' records stored changes that did not fit their pages."""
     rng = Random(seed)
-    monkeypatch.setattr(budget_file, "MERGE_ENTRIES", rng.choice([1, 2, 3]))
+    monkeypatch.setattr(budget_file, "MERGE_RECORDS", rng.choice([1, 2, 3]))
     clients = files.Clients(path, rng)
     for _ in range(3):
         for _ in range(20):
@@ -232,6 +233,22 @@ def test_record_that_cannot_be_applied_here_changes_nothing(
     audit_file(path)
 
 
+def test_file_with_signed_requests_needs_the_package_that_verifies_them(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged(path)
+
+    def apply(self: Ledger, offset: int, value: bytes | None) -> list[Output]:
+        raise CannotVerify(NoVerifier("no package"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "apply", apply)
+        with pytest.raises(ServiceUnavailable, match="secure") as raised:
+            Turnstile.open(path)
+    assert not isinstance(raised.value, UnusableFile), "it is not damaged"
+    assert spent(path) == 1
+
+
 # --- waiting ---
 
 
@@ -279,7 +296,7 @@ def test_full_disk_charges_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE])
-@pytest.mark.parametrize("statement", ["INSERT OR REPLACE INTO changes", "COMMIT"])
+@pytest.mark.parametrize("statement", ["INSERT OR REPLACE INTO state", "COMMIT"])
 def test_failed_write_charges_nothing(path: Path, statement: str, code: int) -> None:
     charged(path)
 
@@ -312,7 +329,7 @@ def test_interrupted_rollback_ends_every_later_call(path: Path) -> None:
     charged(path)
 
     def around(sql: str) -> Iterator[None]:
-        if sql.startswith("INSERT OR REPLACE INTO changes"):
+        if sql.startswith("INSERT OR REPLACE INTO state"):
             raise files.error_of(sqlite3.SQLITE_IOERR)
         if sql == "ROLLBACK":
             raise KeyboardInterrupt
@@ -447,7 +464,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], FileProblem]] = {
 def test_file_that_cannot_be_used_is_not_changed(
     path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    monkeypatch.setattr(budget_file, "MERGE_ENTRIES", 4)
+    monkeypatch.setattr(budget_file, "MERGE_RECORDS", 4)
     for _ in range(4):
         charged(path)
     do, problem = DAMAGE[damage]
@@ -464,14 +481,12 @@ REBUILT = {
     "a page of another name": "UPDATE pages SET name = 'new:d' WHERE name LIKE 'policy%'",
     "a page less": "DELETE FROM pages WHERE rowid = (SELECT min(rowid) FROM pages)",
     "another page": "UPDATE pages SET page = zeroblob(99)",
-    "a delta less": "DELETE FROM changes WHERE rowid = (SELECT max(rowid) FROM changes)",
-    "another delta": "UPDATE changes SET entry = zeroblob(9)",
-    "a delta of a later offset": "UPDATE changes SET first = first + 1 WHERE rowid = "
-    "(SELECT max(rowid) FROM changes WHERE partition = 1)",
+    "pages of a later offset": "UPDATE state SET pages = json_set(pages, '$.next', '99')",
+    "no meta of pages": "UPDATE state SET pages = '{}'",
     "no partition": "DELETE FROM state WHERE partition = 1",
     "no meta": "UPDATE state SET meta = '{}'",
     "no JSON": "UPDATE state SET meta = '{'",
-    "another budget of deltas": "UPDATE state SET meta = json_set(meta, '$.changes', '7')",
+    "another number of pages": "UPDATE state SET pages = json_set(pages, '$.pages', '7')",
     "an older meta": "UPDATE state SET meta = json_set(meta, '$.next', '1', '$.last', '0')",
 }
 
@@ -480,7 +495,7 @@ REBUILT = {
 def test_damaged_state_is_rebuilt_from_the_log(
     path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    monkeypatch.setattr(budget_file, "MERGE_ENTRIES", 4)
+    monkeypatch.setattr(budget_file, "MERGE_RECORDS", 4)
     for _ in range(3):
         charged(path)
     sql(statement)(path)
@@ -498,7 +513,7 @@ def test_damaged_state_is_rebuilt_from_the_log(
 def test_damaged_state_with_a_damaged_log_is_refused(path: Path, log: str) -> None:
     for _ in range(2):
         charged(path)
-    sql("UPDATE changes SET entry = zeroblob(9)")(path)
+    sql("UPDATE state SET pages = '{}'")(path)
     DAMAGE[log][0](path)
     with pytest.raises(UnusableFile) as raised:
         Turnstile.open(path)
@@ -528,7 +543,7 @@ def test_file_that_changes_while_it_is_open_is_charged_no_more(
         elif change == "older":
             path.write_bytes(copy.read_bytes())
         else:
-            sql("DROP TABLE changes")(path)
+            sql("DROP TABLE norms")(path)
         with pytest.raises(UnusableFile) as raised:
             run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
     expected = FileProblem.DAMAGED if change == "damaged" else FileProblem.REPLACED
@@ -589,16 +604,59 @@ def test_number_of_partitions_never_changes(path: Path) -> None:
         Turnstile.open(path, partitions=3)
 
 
-def test_opening_does_not_replay_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget_file, "MERGE_ENTRIES", 4)
+def test_opening_applies_only_what_follows_the_pages(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget_file, "MERGE_RECORDS", 4)
     for _ in range(6):
         charged(path, norm=0.5)
+    applied: list[int] = []
+    apply = Ledger.apply
 
-    def apply(self: Ledger, offset: int, value: bytes | None) -> list[Output]:
-        raise AssertionError("a record is applied")
+    def noting(self: Ledger, offset: int, value: bytes | None) -> list[Output]:
+        applied.append(offset)
+        return apply(self, offset, value)
 
-    monkeypatch.setattr(Ledger, "apply", apply)
+    monkeypatch.setattr(Ledger, "apply", noting)
     Turnstile.open(path).close()
+    assert 0 < len(applied) <= 2 * 4  # of 2 partitions
+
+
+def test_clients_in_turn_apply_the_records_of_each_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged(path)
+
+    def load(*_: Any) -> Ledger:
+        raise AssertionError("a state is loaded")
+
+    clients = [Turnstile.open(path) for _ in range(2)]
+    with monkeypatch.context() as patched:
+        patched.setattr(budget_file, "ledger_of", load)
+        for number in range(3):
+            run = clients[number % 2].run("d", "r", take_over=True)
+            assert run.step == 1 + number
+            assert run.charge(np.arange(10), np.ones(10), noise_stddev=4.0).admitted.all()
+    for client in clients:
+        client.close()
+    audit_file(path)
+
+
+def test_pages_of_two_clients_are_never_mixed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What accrued in one client was settled in another: a page of each would lose charges."""
+    monkeypatch.setattr(budget_file, "MERGE_RECORDS", 1)
+    with Turnstile.open(path, partitions=1) as one:
+        one.create_dataset("d", measure="zcdp", budget=9.0, assume_independent_timing=True)
+        roster = one.run("d", "r").enrol(np.arange(10), clip_norm=1.0)
+        for _ in range(4):
+            roster.charge(noise_stddev=4.0)
+        beside = one.run("d", "beside")
+        with Turnstile.open(path) as other:
+            roster = other.run("d", "r").enrol(np.arange(10), clip_norm=1.0)
+            for step in range(4):
+                roster.charge(noise_stddev=4.0)
+                beside.charge([100 + step], [1.0], noise_stddev=4.0)
+                audit_file(path)
 
 
 def test_erased_user_has_no_odometer_record(path: Path) -> None:
