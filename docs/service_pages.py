@@ -32,7 +32,7 @@ from accounting import (
 from docs.markdown import table
 from docs.wire.asyncapi import reason_texts, texts_below
 from streams.answerer.answerer_metrics import AnswererMetrics
-from streams.answerer.query_file import MOST_IN_BLOCK, MOST_LABELS, MOST_PANES
+from streams.answerer.query_file import MOST_LABELS, MOST_PANES
 from streams.cli.commands import COMMANDS, MOST_DAYS, Command
 from streams.cli.options import Argument
 from streams.cli.printing import Exit
@@ -325,7 +325,6 @@ def limits() -> str:
         ("partitions", _MOST_PARTITIONS, "per log"),
         ("labels of a grouped query", MOST_LABELS, "per query"),
         ("panes of a window", MOST_PANES, "a sliding window's length divided by its step"),
-        ("windows of a correction block", MOST_IN_BLOCK, "per query"),
         ("days for which a portal link is valid", MOST_DAYS, "per link"),
     ]  # fmt: skip
     return table(["limit", "maximum", "scope"], [[a, f"{n:,}", c] for a, n, c in rows])

@@ -6,13 +6,10 @@ public, because it follows from the file and the policies alone. No user spends 
 
 A part of the budget is reserved for corrections: windows are charged with ``reserve``, and blocks
 without it. A user can be left out only after the first window that a worst-case user cannot pay
-for. So at most the n windows of the horizon from there on are left out. In a block of B windows a
-user's part of the correction is at most B times the bound of a window, and is cut to
-``block_limit`` times the bound. So the squares of these parts add up to at most n B, and to at most
-the number of blocks times block_limit^2, in squares of the bound. The noise of the correction is
-that for this sum: whatever users do, the reserve pays for all of their corrections. A file may ask
-for less noise with ``paid_blocks``. Users who need more blocks can then be missing from the
-corrections of all queries, because these share the reserve.
+for. So at most the n windows from there on are left out. In a block of B windows a user's part of
+the correction is at most B times the bound of a window. So the squares of these parts add up to at
+most n B, in squares of the bound. The noise of the correction is that for this sum: whatever users
+do, the reserve pays for all of their corrections.
 """
 
 from __future__ import annotations
@@ -111,9 +108,8 @@ def correction_noises(
             continue
         first = worst_case.exhaustible_since(calendar, number, query.horizon - 1)
         missed = 1 if first is None else query.horizon - first
-        blocks = query.paid_blocks or -(-missed // query.block)
-        squares = min(missed * query.block, blocks * query.block_limit**2)
-        found.append(_noise(query, squares * one.bound**2, rho * query.share * query.left_out))
+        squares = missed * query.block * one.bound**2
+        found.append(_noise(query, squares, rho * query.share * query.left_out))
     return found
 
 

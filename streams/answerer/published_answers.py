@@ -181,8 +181,7 @@ class Correction(msgspec.Struct, omit_defaults=True, tag_field="type", tag="corr
     coverage: Literal["all"]
     """The users that the corrected values are about. all: all users with events in the window, each
     within the bounds of the query, whether their budget paid for it or not. Erased users can be
-    missing. Other users can be missing if something else has charged the budget, or if a query of
-    the file has ``paid_blocks``."""
+    missing. Other users can be missing if something else has charged the budget."""
     confidence: Annotated[float, Meta(gt=0.0, lt=1.0)]
     """The probability that all intervals of one window hold together."""
     labels: list[Label] | None = None

@@ -42,9 +42,7 @@ _OF: Final[tuple[str, ...]] = get_args(Of)
 MOST_LABELS: Final = 1024
 MOST_KEY_BYTES: Final = 64
 MOST_PANES: Final = 1024
-MOST_IN_BLOCK: Final = 1024
-_CORRECTING: Final = frozenset({"left_out", "block", "block_limit", "paid_blocks"})
-"""The keys of a query that ask for corrections, and set how they are made."""
+_MOST_IN_BLOCK: Final = 1024
 _MOST_QUERIES: Final = 100
 _MOST_WINDOWS: Final = 1_000_000
 
@@ -155,9 +153,6 @@ class Query:
         share: the share of the budget for these windows, if ``noise`` is 0.
         left_out: the part of that share that is kept back for corrections; 0 for none.
         block: the number of windows that are corrected together; 0 without corrections.
-        block_limit: how many full windows of one user a correction of a block adds back at most.
-        paid_blocks: for how many such blocks of a user the reserve pays; 0 for all that can need
-            it.
         corrected: the number of windows that are corrected, from the first one on. The last block
             can be shorter than the others.
         running_total: whether the answers are added up from the first window on.
@@ -193,8 +188,6 @@ class Query:
     share: float = 0.0
     left_out: float = 0.0
     block: int = 0
-    block_limit: float = 0.0
-    paid_blocks: float = 0.0
     corrected: int = 0
     running_total: bool = False
     first: int = 0
@@ -234,14 +227,6 @@ class Query:
     def last_of(self, block: int) -> int:
         """Return the number of the last window of a block."""
         return min(self.first + (block + 1) * self.block, self.horizon) - 1
-
-    def within(self, first: int, limit: int) -> Query:
-        """Return this query from window ``first`` on, with corrections up to the same horizon.
-
-        Windows from ``limit`` on are not answered, so they are in no block.
-        """
-        corrected = max(0, min(self.horizon, limit) - first)
-        return replace(self, first=first, block=self.block if corrected else 0, corrected=corrected)
 
 
 @dataclass(frozen=True)
@@ -330,15 +315,12 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     source = file.take("input", None)
     if not isinstance(source, dict):
         raise file.fault("input", source, "a table with the source of the events")
-    correct = file.flag("correct", False)
     zone = file.zone("timezone")
     dataset, run = file.name("dataset"), file.name("run")
     confidence = file.number("confidence", 0.95, above=0.0, below=1.0)
     events = _source(FileTable("[input]", source), zone)
-    horizon = _horizon(file, events, zone)
     queries = tuple(
-        _query(number, query, events, horizon, zone, correct)
-        for number, query in enumerate(given, start=1)
+        _query(number, query, events, zone) for number, query in enumerate(given, start=1)
     )
     query_file = QueryFile(dataset, run, confidence, events, queries, zone or "UTC")
     file.finish()
@@ -351,14 +333,6 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
             f"two queries are named {quoted(min(twice))}; names must be unique", "name"
         )
     return replace(query_file, queries=_with_shares(queries))
-
-
-def _horizon(file: FileTable, source: Source, zone: str | None) -> int:
-    """Return the end of the horizon, in ms since 1970: by default that of the input."""
-    ends = source.end < NEVER
-    default = Period(source.end - source.start if ends else 52 * UNIT_MS["w"], "ms")
-    length, unit = file.period("horizon", zone, default)
-    return min(spacing_of(source.start, length, unit, zone or "UTC").begin(1), source.end)
 
 
 def _with_shares(queries: tuple[Query, ...]) -> tuple[Query, ...]:
@@ -438,17 +412,7 @@ def _source(table: FileTable, zone: str | None) -> Source:
     return source
 
 
-def _query(
-    number: int,
-    content: Mapping[str, Any],
-    source: Source,
-    horizon: int,
-    zone: str | None,
-    correct: bool,
-) -> Query:
-    """Read a query. If the file or the query asks for it, answers are corrected up to the horizon,
-    in ms.
-    """
+def _query(number: int, content: Mapping[str, Any], source: Source, zone: str | None) -> Query:
     name = content.get("name")
     table = FileTable(
         f"[[query]] {number}" + (f" ({name})" if isinstance(name, str) else ""), content
@@ -467,7 +431,8 @@ def _query(
             "months and, in a time zone, days and weeks divide days and weeks",
         )
     panes = spacing_of(source.start, every, unit, zone or "UTC")
-    settings: dict[str, Any] = {"where": _conditions(table)}
+    first = max(0, panes.last(table.moment("start", zone) - 1) + 1) if "start" in content else 0
+    settings: dict[str, Any] = {"where": _conditions(table), "first": first}
     numbers = of == "sum" or kind in ("mean", "variance", "histogram", "quantiles")
     if numbers:
         settings["column"] = table.text("column")
@@ -504,11 +469,12 @@ def _query(
         settings["active_windows"] = table.number("active_windows", least=1.0)
         if "share" in content:
             settings["share"] = table.number("share", above=0.0, most=1.0)
-        if kind in _OF and not settings.keys() & {"key_bytes", "keys_below"}:
-            asks = correct or not _CORRECTING.isdisjoint(content)
-            windows = panes.last(horizon - 1) + 1 if table.flag("correct", asks) else 0
-            block = table.period("block", zone, Period(0, unit))
-            settings |= _correction(table, settings["active_windows"], windows, every, unit, block)
+        can_correct = kind in _OF and not settings.keys() & {"key_bytes", "keys_below"}
+        if can_correct and table.flag("correct", False):
+            if source.end == NEVER:
+                raise table.fault("correct", True, "false, or [input] needs an end")
+            windows = panes.last(source.end) - window // every + 1 - first
+            settings |= _correction(settings["active_windows"], windows)
     query = Query(
         name=table.name("name"),
         kind=kind,
@@ -523,59 +489,32 @@ def _query(
         if sums != ["all"]:
             raise table.fault("sums", sums, '["all"], for the running total')
         query = replace(query, running_total=True)
-    first = max(0, panes.last(table.moment("start", zone) - 1) + 1) if "start" in content else 0
     table.finish()
-    return query.within(first, panes.last(source.end) - query.panes + 1)
+    return query
 
 
-def _correction(
-    table: FileTable, active: float, windows: int, every: int, unit: Unit, given_block: Period
-) -> dict[str, Any]:
-    """Read how the answers of a query are corrected, and fill in what the file leaves open.
+def _correction(active: float, windows: int) -> dict[str, Any]:
+    """Return how the answers of a query are corrected.
 
     With a share f for corrections, the variance of an answer is proportional to active / (1 - f),
-    and that of its correction to squares / (block^2 f), where squares is the largest sum over the
-    blocks of the square of the windows that a user can be left out of. The default of f makes the
-    sum of both least. Without any of these keys, answers are corrected only if f is at most a half
-    and that sum is less than ``windows``, the variance with which no user is ever left out.
+    and that of its correction to missed / (block f), where missed is the number of windows that a
+    user can be left out of. The share makes the sum of both least. Answers are corrected only if it
+    is at most a half, and that sum is less than ``windows``, the variance with which no user is
+    ever left out.
 
     Args:
-        table: of the query.
-        active: its active_windows.
-        windows: in the horizon; 0 if neither the file nor the query asks for corrections.
-        every: from one window to the next.
-        unit: of ``every``.
-        given_block: the length of a block; 0 if it is left open.
+        active: the active_windows of the query.
+        windows: from its first one up to the end.
     """
-    given = not _CORRECTING.isdisjoint(table.content)
-    part = table.number("left_out", -1.0, least=0.0, below=1.0)
-    length = given_block.length
-    if given_block.unit != unit or length % every or length // every > MOST_IN_BLOCK:
-        raise table.fault(
-            "block",
-            table.content["block"],
-            f"a multiple of the distance between windows, with at most {MOST_IN_BLOCK} windows",
-        )
-    if part == 0.0 or windows <= active:
+    if windows <= active:
         return {}
     # As few equal blocks as have at most active_windows windows; the last one can be shorter.
-    block = length // every or math.ceil(windows / math.ceil(windows / min(active, MOST_IN_BLOCK)))
-    limit = table.number("block_limit", float(block), above=0.0, most=block)
-    missed = windows - active
-    paid = table.number("paid_blocks", 0.0, least=0.0)
-    squares = min(missed * block, (paid or math.ceil(missed / block)) * limit**2)
-    answers, corrections = math.sqrt(active), math.sqrt(squares) / block
-    best = corrections / (answers + corrections)
-    if not given and (best > 0.5 or (answers + corrections) ** 2 >= windows):
+    block = math.ceil(windows / math.ceil(windows / min(active, _MOST_IN_BLOCK)))
+    answers, corrections = math.sqrt(active), math.sqrt((windows - active) / block)
+    if corrections > answers or (answers + corrections) ** 2 >= windows:
         return {}
-    left_out = best if part < 0.0 else part
-    return {
-        "left_out": left_out,
-        "block": block,
-        "block_limit": limit,
-        "paid_blocks": paid,
-        "corrected": windows,
-    }
+    left_out = corrections / (answers + corrections)
+    return {"left_out": left_out, "block": block, "corrected": windows}
 
 
 def _add_labels(table: FileTable, settings: dict[str, Any], needed: bool, has_keys: bool) -> None:

@@ -43,7 +43,6 @@ _SEED: Final = 1
 _SETTINGS: Final = 12
 _SLACK: Final = 0.05
 """How far below the confidence of the file the coverage of a month that holds may be."""
-_LIMITS: Final = ("block_limit", "paid_blocks")
 _CORRECTABLE: Final = ("count", "distinct", "sum")
 
 
@@ -191,7 +190,7 @@ def _charge_block(accounts: _Accounts, costs: Costs, window: Window, missing: li
     np.add.at(rows, places, np.concatenate([part.rows for part in missing]))
     if not len(unique):
         return np.zeros(asked.dimension)
-    norms = np.minimum(row_norms(rows), asked.bound * asked.query.block_limit)
+    norms = np.minimum(row_norms(rows), asked.bound * asked.query.block)
     part = Part(unique, rows, norms)
     granted = accounts.charge(part, costs.corrections[window.query], 0.0)
     return np.asarray(clip_rows(rows, granted).sum(axis=0))
@@ -441,21 +440,13 @@ def plan_of(
 
 
 def _changed(content: Mapping[str, Any], number: int, active: int, is_corrected: bool) -> QueryFile:
-    """Return a file with other ``active_windows`` of a query, corrected or not.
-
-    Limits of blocks that do not fit them are left out.
-    """
+    """Return a file with other ``active_windows`` of a query, corrected or not."""
     query = {**content["query"][number], "active_windows": active}
     if query["kind"] in _CORRECTABLE:
         query["correct"] = is_corrected
-    while True:
-        queries = list(content["query"])
-        queries[number] = query
-        try:
-            return parse_queries({**content, "query": queries})
-        except UnusableQueries as error:
-            if error.key not in _LIMITS or query.pop(error.key, None) is None:
-                raise
+    queries = list(content["query"])
+    queries[number] = query
+    return parse_queries({**content, "query": queries})
 
 
 def _planned(query_file: QueryFile, name: str | None) -> int:

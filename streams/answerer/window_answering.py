@@ -466,7 +466,7 @@ class Answering:
                     self._correctors[number] = QueryAnswerer(
                         run,
                         noise_stddev=costs.corrections[number],
-                        clip_norm=one.bound * query.block_limit,
+                        clip_norm=one.bound * query.block,
                         noise=noise,
                     )
             except InvalidRequest as error:

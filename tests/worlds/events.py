@@ -24,7 +24,6 @@ MOST = {"buyers": 1.0, "spent": 4.0}
 _FILE = """
 dataset = "d"
 run = "r"
-horizon = "4d"
 
 [input]
 topic = "events"
@@ -40,10 +39,10 @@ _QUERIES = """
 [[query]]
 name = "buyers"
 kind = "distinct"
-window = "1d"
-active_windows = 1.5
+window = "6h"
+active_windows = 6
 share = 0.5
-left_out = 0.3
+correct = true
 
 [[query]]
 name = "spent"
@@ -118,7 +117,8 @@ def queries(**source: str) -> str:
     Args:
         source: further keys of its input, as text.
     """
-    return _file(source) + _QUERIES
+    asked = _QUERIES if "end" in source else _QUERIES.replace("correct = true\n", "")
+    return _file(source) + asked
 
 
 def key_query(**source: str) -> str:

@@ -83,7 +83,7 @@ def test_answers_of_a_file_are_complete() -> None:
     facts = check_neighbours(CSV, OTHERS, [])
     assert facts[0] == Fact("exit code", 0)
     shown = [fact.value for fact in facts if fact.what == "answer"]
-    assert sum(one["query"] == "buyers" and one["type"] == "answer" for one in shown) == 2 * DAYS
+    assert sum(one["query"] == "buyers" and one["type"] == "answer" for one in shown) == 8 * DAYS
     assert {one["type"] for one in shown} == {"answer", "correction"}
     assert len({one["query"] for one in shown}) == 6
 

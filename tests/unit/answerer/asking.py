@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -35,13 +36,29 @@ noise = 1.0
 """
 
 
+_BLOCKS = ("left_out", "block", "corrected")
 END = "1970-01-02T00:00:00+23:50"
 """The end in FILE, ten minutes after its start."""
 
 
 def asked_of(text: str) -> QueryFile:
-    """Return the content of a file of queries."""
-    return parse_queries(tomllib.loads(text))
+    """Return the content of a file of queries.
+
+    Blocks follow from the length of the input. So that few windows have several, a query here may
+    give ``left_out``, ``block`` and ``corrected``, in windows.
+    """
+    return parse_blocks(tomllib.loads(text))
+
+
+def parse_blocks(content: dict[str, Any]) -> QueryFile:
+    """Return the content of a file of queries from its tables, as ``asked_of``."""
+    given, asked, blocks = content.get("query"), [], []
+    for query in given if isinstance(given, list) else []:
+        blocks.append({key: query[key] for key in _BLOCKS if key in query})
+        asked.append({key: query[key] for key in query if key not in _BLOCKS})
+    found = parse_queries({**content, "query": asked} if asked else content)
+    queries = map(lambda one, block: replace(one, **block), found.queries, blocks)
+    return replace(found, queries=tuple(queries))
 
 
 def query_of(text: str, **settings: Any) -> Query:

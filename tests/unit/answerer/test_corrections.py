@@ -27,19 +27,26 @@ from tests.examples import examples
 from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, event
 from tests.unit.answerer.lives import Doom, Killed, World, read, survive, take_turns
 
-HEAD = FILE.replace('run = "r"', 'run = "r"\nhorizon = "40ms"')
-CORRECTED = COUNT.replace("noise = 1.0", 'active_windows = 2\nleft_out = 0.4\nblock = "20ms"')
-SLIDING = CORRECTED.replace('"10ms"', '"8ms"\nevery = "4ms"').replace("20ms", "12ms")
+BLOCKS = "block = 2\ncorrected = 4"
+CORRECTED = COUNT.replace("noise = 1.0", f"active_windows = 2\nleft_out = 0.4\n{BLOCKS}")
+SLIDING = CORRECTED.replace('"10ms"', '"8ms"\nevery = "4ms"').replace(
+    BLOCKS, "block = 3\ncorrected = 10"
+)
 SUM = CORRECTED.replace('"count"\nkind = "count"', '"sum"\nkind = "sum"\ncolumn = "x"')
-TWO = HEAD + CORRECTED + SLIDING.replace('"count"\nkind', '"slid"\nkind')
-LATE = SLIDING.replace('"count"\nkind', '"late"\nkind') + "start = 1970-01-01T00:00:00.013Z\n"
+TWO = FILE + CORRECTED + SLIDING.replace('"count"\nkind', '"slid"\nkind')
+LATE = (
+    SLIDING.replace('"count"\nkind', '"late"\nkind').replace("= 10", "= 6")
+    + "start = 1970-01-01T00:00:00.013Z\n"
+)
 BERLIN = (
     'timezone = "Europe/Berlin"\n'
-    + HEAD.replace("1970-01-01", "2026-01-01").replace(END, "2027-01-01").replace("40ms", "60d")
+    + FILE.replace("1970-01-01", "2026-01-01").replace(END, "2027-01-01")
     + COUNT.replace("10ms", "1d")
     + COUNT.replace("10ms", "1mo").replace('"count"\nkind', '"months"\nkind')
     + "start = 2026-02-15\n"
-    + CORRECTED.replace("10ms", "1d").replace("20ms", "4d").replace('"count"\nkind', '"late"\nkind')
+    + CORRECTED.replace("10ms", "1d")
+    .replace(BLOCKS, "block = 4\ncorrected = 20")
+    .replace('"count"\nkind', '"late"\nkind')
     + "start = 2026-02-10\n"
 )
 EVENTS = [(user, time) for time in range(0, 66, 2) for user in (time % 3, 5, 5)]
@@ -201,7 +208,7 @@ def test_steps_before_a_step_are_found_directly(text: str) -> None:
 
 
 def test_query_is_answered_and_corrected_from_its_own_start() -> None:
-    world = world_of(asked_of(HEAD + CORRECTED + LATE))
+    world = world_of(asked_of(FILE + CORRECTED + LATE))
     world.live()
     late = [record for record in records_of(world) if record.query == "late"]
     answers = [record for record in late if isinstance(record, PrivateAnswer)]
@@ -221,7 +228,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "gdp": {"measure": "gdp", "budget": 1.0},
     "clip": {"measure": "gdp", "budget": 1.0, "on_exhaustion": "clip"},
 }
-TEXT = HEAD + SUM + SLIDING.replace('"count"\nkind = "count"', '"q"\nkind = "sum"\ncolumn = "x"')
+TEXT = FILE + SUM + SLIDING.replace('"count"\nkind = "count"', '"q"\nkind = "sum"\ncolumn = "x"')
 
 
 def lived(

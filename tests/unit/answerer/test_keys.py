@@ -78,7 +78,7 @@ BAD = {
     "labels, too": ("key_bytes = 8", 'key_bytes = 8\nlabels = ["a", "b"]', "key_bytes"),
     "clip": ("each = 10\ngroups = 2", "clip = 10.0", "clip"),
     "no groups": ("groups = 2", "", "groups"),
-    "correction": ("noise = 8.0", "active_windows = 2\nleft_out = 0.1", "left_out"),
+    "correction": ("noise = 8.0", "active_windows = 2\ncorrect = true", "correct"),
     "mean": (
         'kind = "sum"',
         'kind = "mean"\nlower = 0\nupper = 1',

@@ -143,15 +143,15 @@ def test_corrections_fit_the_smallest_of_all_budgets(around: float) -> None:
     turnstile.create_dataset("all", measure="zcdp", budget=around, user_ids="integer")
     turnstile.create_dataset("d", measure="zcdp", budget=1.0, user_ids="integer", parents="all")
     run = turnstile.run("d", "r")
-    lines = 'active_windows = 20\nleft_out = 0.25\nblock = "16ms"'
+    lines = "active_windows = 20\nleft_out = 0.25\nblock = 4\ncorrected = 400"
     query_file = asked_of(text_of([(4, 4)], lines))
     costs = costs_of(query_file, [run.policy, *run.outer])
     (query,) = query_file.queries
     assert costs.corrections[0] > 0
-    # A user who is left out of full windows only pays for block_limit of them in each block.
+    # A user can be left out of every full window from the first one on.
     first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, query.horizon - 1)
     assert first is not None
-    most = (query.horizon - first) * query.block_limit * AskedQuery(query).bound ** 2
+    most = (query.horizon - first) * query.block * AskedQuery(query).bound ** 2
     spent = most / (2.0 * costs.corrections[0] ** 2)
     assert spent <= costs.reserve * min(around, 1.0)
 
@@ -161,11 +161,9 @@ def test_corrections_are_refused_if_a_budget_around_cannot_be_compared() -> None
     turnstile.create_dataset("all", measure="renyi", epsilon=1.0, delta=1e-6, user_ids="integer")
     turnstile.create_dataset("d", measure="zcdp", budget=1.0, user_ids="integer", parents="all")
     run = turnstile.run("d", "r")
-    lines = 'active_windows = 20\nleft_out = 0.25\nblock = "16ms"'
+    lines = "active_windows = 20\nleft_out = 0.25\nblock = 4\ncorrected = 400"
     policies = [run.policy, *run.outer]
     with pytest.raises(UnusableQueries):
         costs_of(asked_of(text_of([(4, 4)], lines)), policies)
-    uncorrected = costs_of(
-        asked_of("correct = false\n" + text_of([(4, 4)], "active_windows = 20")), policies
-    )
+    uncorrected = costs_of(asked_of(text_of([(4, 4)], "active_windows = 20")), policies)
     assert uncorrected.corrections == [0.0]

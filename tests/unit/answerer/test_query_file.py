@@ -76,17 +76,9 @@ BAD = {
     "where": ("each = 2", "each = 2\nwhere = { x = 1.5 }", "where.x"),
     "where range": ("each = 2", "each = 2\nwhere = { x = { above = 1 } }", "where.x"),
     "share": ("noise = 1.0", "active_windows = 2\nshare = 1.5", "share"),
-    "correct": ('run = "r"', 'run = "r"\ncorrect = 1', "correct"),
-    "horizon": ('run = "r"', 'run = "r"\nhorizon = 9', "horizon"),
-    "left out": ("noise = 1.0", "active_windows = 2\nleft_out = 1.0", "left_out"),
-    "left out of a noise": ("each = 2", "each = 2\nleft_out = 0.1", "left_out"),
-    "block": ("noise = 1.0", 'active_windows = 2\nblock = "15ms"', "block"),
-    "long block": ("noise = 1.0", 'active_windows = 2\nblock = "1d"', "block"),
-    "block limit": (
-        "noise = 1.0",
-        'active_windows = 2\nblock = "20ms"\nblock_limit = 3',
-        "block_limit",
-    ),
+    "correct": ("noise = 1.0", "active_windows = 2\ncorrect = 1", "correct"),
+    "correct a noise": ("each = 2", "each = 2\ncorrect = true", "correct"),
+    "correct in the file": ('run = "r"', 'run = "r"\ncorrect = true', "correct"),
     "confidence": ('run = "r"', 'run = "r"\nconfidence = 95', "confidence"),
 }
 
@@ -101,22 +93,14 @@ def test_invalid_file_is_rejected_with_the_key(old: str, new: str, key: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("file", "query", "is_corrected"),
-    [
-        ("", "", False),
-        ("correct = true", "", True),
-        ("", "correct = true", True),
-        ("", 'block = "10d"', True),
-        ("correct = true", "correct = false", False),
-        ("correct = true", "left_out = 0.0", False),
-    ],
+    ("query", "is_corrected"), [("", False), ("correct = true", True), ("correct = false", False)]
 )
-def test_answers_are_corrected_only_if_the_file_asks_for_it(
-    file: str, query: str, is_corrected: bool
+def test_answers_are_corrected_only_if_the_query_asks_for_it(
+    query: str, is_corrected: bool
 ) -> None:
     daily = COUNT.replace("10ms", "1d").replace("noise = 1.0", "active_windows = 60")
     year = FILE.replace(END, "1971-01-01")
-    (found,) = asked_of(f"{file}\n{year}{daily}{query}\n").queries
+    (found,) = asked_of(f"{year}{daily}{query}\n").queries
     assert bool(found.block) is is_corrected
 
 
@@ -126,6 +110,9 @@ def test_a_topic_by_arrival_needs_no_end_but_a_file_does() -> None:
     with pytest.raises(UnusableQueries) as caught:
         query_file.for_a_file()
     assert caught.value.key == "end"
+    with pytest.raises(UnusableQueries) as caught:
+        asked_of(by_arrival + COUNT.replace("noise = 1.0", "active_windows = 2\ncorrect = true"))
+    assert caught.value.key == "correct"
 
 
 def test_shares_and_names_are_checked_across_the_file() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from streams import Turnstile
 from streams.answerer.event_file import EventFile
 from streams.answerer.pricing import costs_of
 from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
-from streams.answerer.query_file import UnusableQueries, parse_queries
+from streams.answerer.query_file import QueryFile, UnusableQueries, parse_queries
 from streams.answerer.query_plans import (
     added_back,
     baseline,
@@ -30,6 +31,7 @@ from streams.answerer.window_answering import Answering, answer_file
 from streams.answerer.windows import Calendar
 from streams.records import Policy
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
+from tests.unit.answerer.asking import parse_blocks
 from tests.unit.answerer.years import MONTHS, YEAR, Year, daily, population, year
 from tests.unit.sdk.partitions import Partitions
 
@@ -37,7 +39,6 @@ FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 CONTENT: dict[str, Any] = {
     "dataset": "d",
     "run": "r",
-    "horizon": "60d",
     "input": {
         "user": "user",
         "users": "integer",
@@ -52,7 +53,7 @@ CONTENT: dict[str, Any] = {
             "kind": "distinct",
             "window": "1d",
             "active_windows": 8,
-            "block": "6d",
+            "correct": True,
             "share": 0.6,
         },
         {
@@ -65,9 +66,6 @@ CONTENT: dict[str, Any] = {
             "window": "3d",
             "every": "1d",
             "active_windows": 10,
-            "left_out": 0.3,
-            "block": "5d",
-            "block_limit": 2,
         },
         {
             "name": "mean",
@@ -83,10 +81,17 @@ CONTENT: dict[str, Any] = {
 }
 
 
+BLOCKS: list[dict[str, Any]] = [
+    {"left_out": 0.4, "block": 6, "corrected": 60},
+    {"left_out": 0.3, "block": 5, "corrected": 58},
+    {},
+]
+
+
 def content_of(days: int) -> dict[str, Any]:
     """Return the file of queries up to another end."""
     ends = CONTENT["input"] | {"end": FIRST + timedelta(days=days)}
-    return CONTENT | {"horizon": f"{days}d", "input": ends}
+    return CONTENT | {"input": ends}
 
 
 def events_file(path: Path, users: int = 300, days: int = 60) -> Path:
@@ -116,7 +121,8 @@ def events_file(path: Path, users: int = 300, days: int = 60) -> Path:
 def test_plan_admits_and_charges_whom_the_ledger_does(
     policy: dict[str, Any], tmp_path: Path
 ) -> None:
-    query_file = parse_queries(CONTENT)
+    asked = [query | block for query, block in zip(CONTENT["query"], BLOCKS, strict=True)]
+    query_file = parse_blocks(CONTENT | {"query": asked})
     file = EventFile(events_file(tmp_path / "events.csv"), query_file)
     service = Partitions(2)
     with service.turnstile as turnstile:
@@ -314,28 +320,11 @@ def test_plan_names_the_queries_that_it_cannot_be_about(tmp_path: Path) -> None:
     keys = {"name": "keys", "kind": "count", "key_bytes": 8, "each": 1, **rest}
     top = {"name": "top", "kind": "top", "labels": ["a", "b"], "k": 1, "each": 1, **rest}
     noise = {**buyers, "name": "noise", "noise": 9.0}
-    del noise["active_windows"], noise["block"], noise["share"]
+    del noise["active_windows"], noise["share"], noise["correct"]
     content = CONTENT | {"query": [keys, top, noise, RATIO | {"active_windows": 9}, buyers]}
     file = EventFile(events_file(tmp_path / "e.csv", 30, 9), parse_queries(content).for_a_file())
     plan = plan_of(content, None, policy_of(1.0, 1e-6), file)
     assert (plan.query, plan.unplanned) == ("clicks", ["keys", "top", "noise"])
-
-
-@pytest.mark.parametrize(
-    "limits", [{"block_limit": 5}, {"paid_blocks": 2}, {"block_limit": 5, "paid_blocks": 2}]
-)
-def test_limits_of_blocks_hold_in_the_settings_that_they_fit(
-    limits: dict[str, float], tmp_path: Path
-) -> None:
-    query = {"name": "buyers", "kind": "distinct", "window": "1d", "active_windows": 12}
-    content = CONTENT | {"query": [query | limits]}
-    query_file = parse_queries(content).for_a_file()
-    file = EventFile(events_file(tmp_path / "e.csv", 30), query_file)
-    plan = plan_of(content, None, policy_of(3.0, 1e-6), file)
-    _, own = [setting for setting in plan.settings if setting.active_windows == 12]
-    assert own.left_out == query_file.queries[0].left_out
-    assert plan.settings[0].active_windows == 1.0
-    assert plan.settings[-1].block_windows == 0
 
 
 @pytest.mark.parametrize("query", ["mean", "other"])
@@ -346,25 +335,24 @@ def test_queries_without_active_windows_are_not_planned(query: str, tmp_path: Pa
 
 
 def test_share_for_corrections_makes_the_noise_least() -> None:
-    def noise(kind: str, choice: float, **settings: Any) -> float:
-        query_file = daily(kind, choice, **settings)
-        costs, (query,) = costs_of(query_file, [POLICY]), query_file.queries
+    def noise(query_file: QueryFile, factor: float) -> float:
+        (query,) = query_file.queries
+        changed = replace(query, left_out=query.left_out * factor)
+        costs = costs_of(replace(query_file, queries=(changed,)), [POLICY])
         return float(np.hypot(costs.noises[0], costs.corrections[0] / query.block))
 
     for choice in (30, 60, 150):
-        (query,) = daily("distinct", choice).queries
+        query_file = daily("distinct", choice)
+        (query,) = query_file.queries
         assert 0.0 < query.left_out <= 0.5
         assert query.block <= choice
-        best = noise("distinct", choice)
+        best = noise(query_file, 1.0)
         for factor in (0.8, 1.25):
-            other = noise(
-                "distinct", choice, left_out=query.left_out * factor, block=f"{query.block}d"
-            )
-            assert other > best * (1.0 - 1e-9)
+            assert noise(query_file, factor) > best * (1.0 - 1e-9)
 
 
 @pytest.mark.parametrize("choice", [29.5, 30, 60, 100, 125, 150, 183])
-def test_blocks_divide_the_horizon_evenly(choice: float) -> None:
+def test_blocks_divide_the_windows_evenly(choice: float) -> None:
     query_file = daily("distinct", choice)
     (query,), calendar = query_file.queries, Calendar(query_file)
     assert calendar.block_end(0, query.blocks - 1) == calendar.window(0, YEAR - 1).end
@@ -378,11 +366,9 @@ def test_blocks_divide_the_horizon_evenly(choice: float) -> None:
     ("choice", "settings"),
     [
         (365, {}),  # no user is ever left out
-        (60, {"left_out": 0.0}),
         (60, {"correct": False}),
-        (60, {"correct": False, "left_out": 0.2}),
         (3, {}),  # corrections would need most of the budget
-        (60, {"horizon": "60d"}),
+        (60, {"end": "2026-03-02"}),
     ],
 )
 def test_answers_are_not_corrected_where_it_cannot_help(

@@ -19,11 +19,11 @@ from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
 from tests.unit.answerer.lives import Doom, Killed, World, read
 from tests.unit.sdk.partitions import Partitions
 
-HEAD = FILE.replace('run = "r"', 'run = "r"\nhorizon = "400ms"')
 SUMS = 'sums = ["all"]\n'
 NOISY = COUNT.replace("noise = 1.0", "noise = 4.0") + SUMS
 CORRECTED = (
-    COUNT.replace("noise = 1.0", 'active_windows = 3\nleft_out = 0.4\nblock = "20ms"') + SUMS
+    COUNT.replace("noise = 1.0", "active_windows = 3\nleft_out = 0.4\nblock = 2\ncorrected = 40")
+    + SUMS
 )
 EVENTS = [(user, time) for time in range(0, 206, 2) for user in (time % 3, 5, 5)]
 
@@ -54,7 +54,7 @@ def assert_sums(records: list[AnswerRecord]) -> None:
 
 
 def test_sums_are_those_of_the_published_answers_and_cost_nothing() -> None:
-    world, plain = world_of(HEAD + NOISY), world_of(HEAD + NOISY.replace(SUMS, ""))
+    world, plain = world_of(FILE + NOISY), world_of(FILE + NOISY.replace(SUMS, ""))
     world.live()
     plain.live()
     assert_sums(records_of(world))
@@ -64,7 +64,7 @@ def test_sums_are_those_of_the_published_answers_and_cost_nothing() -> None:
 
 def test_sums_go_on_after_kills() -> None:
     for places in (7, 23, 31):
-        world = world_of(HEAD + NOISY)
+        world = world_of(FILE + NOISY)
         for _ in range(6):
             with suppress(Killed):
                 world.live(Doom(places))
@@ -92,7 +92,7 @@ def answers_of(query_file: QueryFile, seed: int, **policy: Any) -> list[AnswerRe
 def test_sum_over_corrected_blocks_is_about_all_users() -> None:
     held, errors = [], []
     for seed in range(60):
-        for record in answers_of(asked_of(HEAD + CORRECTED), seed, budget=0.5):
+        for record in answers_of(asked_of(FILE + CORRECTED), seed, budget=0.5):
             if not isinstance(record, Correction):
                 continue
             assert record.sums is not None

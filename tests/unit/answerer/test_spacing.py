@@ -16,13 +16,13 @@ from bench.corrections import policy_of
 from streams.answerer.event_file import EventFile
 from streams.answerer.events import SkipReason
 from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
-from streams.answerer.query_file import QueryFile, UnusableQueries, parse_queries
+from streams.answerer.query_file import QueryFile, UnusableQueries
 from streams.answerer.query_plans import plan_of
 from streams.answerer.spacing import DAY, CalendarSpacing, FixedSpacing, Spacing, Unit, spacing_of
 from streams.answerer.window_answering import Answering, answer_file
 from streams.answerer.windows import Calendar, InputState
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
-from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, at, event
+from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, at, event, parse_blocks
 from tests.unit.sdk.partitions import Partitions
 
 ZONES = [
@@ -139,16 +139,17 @@ def test_sliding_windows_of_months_contain_the_events_of_their_months() -> None:
     ),
     zone=st.sampled_from(["Europe/Berlin", "Pacific/Apia", "America/Sao_Paulo"]),
     steps=st.integers(0, 50),
+    corrected=st.integers(1, 20),
 )
 def test_window_number_determines_the_windows_closed_before(
-    windows: list[str], zone: str, steps: int
+    windows: list[str], zone: str, steps: int, corrected: int
 ) -> None:
     file = FILE.replace("1970-01-01", "2011-10-01").replace(END, "2021-10-01")
     file = file.replace('"r"', f'"r"\ntimezone = "{zone}"')
     for number, window in enumerate(windows):
         length, _, every = window.partition("|")
         lines = f'"{length}"\nevery = "{every or length}"'
-        settings = f'active_windows = 2\nblock = "{_times(every or length, 2)}"'
+        settings = f"active_windows = 2\nleft_out = 0.3\nblock = 2\ncorrected = {corrected}"
         query = COUNT.replace('"10ms"', lines).replace("noise = 1.0", settings)
         file += query.replace("count", f"q{number}", 1)
     query_file = asked_of(file)
@@ -161,11 +162,6 @@ def test_window_number_determines_the_windows_closed_before(
         assert Calendar(query_file, step).next == window_now
         calendar.advance()
         assert calendar.next.end >= window_now.end
-
-
-def _times(length: str, factor: int) -> str:
-    digits = length.rstrip("dhmow")
-    return f"{factor * int(digits)}{length[len(digits) :]}"
 
 
 def test_lateness_counts_from_the_local_end_of_a_month() -> None:
@@ -194,12 +190,6 @@ BAD = {
     "start at the end of a month": ({"window": '"1mo"'}, "2026-01-01", "2026-01-31", "start"),
     "start in the first year": ({}, "2026-01-01", "0001-01-01", "start"),
     "start in the last year": ({"window": '"1h"'}, "2026-01-01", "9999-12-31T23:00:00Z", "start"),
-    "block of days": (
-        {"window": '"1mo"', "block": '"60d"'},
-        "noise = 1.0",
-        "active_windows = 2",
-        "block",
-    ),
 }
 
 
@@ -225,7 +215,6 @@ MONTHLY: dict[str, Any] = {
     "dataset": "d",
     "run": "r",
     "timezone": "Europe/Berlin",
-    "horizon": "12mo",
     "input": {
         "user": "user",
         "users": "integer",
@@ -241,7 +230,8 @@ MONTHLY: dict[str, Any] = {
             "window": "1mo",
             "active_windows": 3,
             "left_out": 0.3,
-            "block": "3mo",
+            "block": 3,
+            "corrected": 12,
         }
     ],
 }
@@ -278,7 +268,7 @@ def answered(query_file: QueryFile, file: EventFile) -> list[AnswerRecord]:
 
 
 def test_blocks_of_months_are_answered_corrected_and_planned(tmp_path: Path) -> None:
-    query_file = parse_queries(MONTHLY).for_a_file()
+    query_file = parse_blocks(MONTHLY).for_a_file()
     assert (query_file.queries[0].block, query_file.queries[0].blocks) == (3, 4)
     file = EventFile(year_file(tmp_path / "year.csv"), query_file)
     records = answered(query_file, file)
@@ -310,7 +300,9 @@ def test_blocks_of_months_are_answered_corrected_and_planned(tmp_path: Path) -> 
         )
         if block:
             assert corrections[block].left_out > 10.0
-    plan = plan_of(MONTHLY, None, policy_of(1.0, 1e-6), file)
+    (asked,) = MONTHLY["query"]
+    asked = {key: asked[key] for key in ("name", "kind", "window", "active_windows")}
+    plan = plan_of({**MONTHLY, "query": [asked]}, None, policy_of(1.0, 1e-6), file)
     assert [month.month for month in plan.worst_case.months[:12]] == [
         f"2026-{month:02}" for month in range(1, 13)
     ]

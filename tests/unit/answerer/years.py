@@ -50,14 +50,12 @@ def daily(kind: str, active_windows: float, **settings: object) -> QueryFile:
         {
             "dataset": "d",
             "run": "r",
-            "horizon": settings.pop("horizon", "365d"),
-            "correct": True,
             "input": {
                 "user": "user",
                 "users": "integer",
                 "time": "time",
                 "start": np.datetime64("2026-01-01").item(),
-                "end": np.datetime64("2030-01-01").item(),
+                "end": np.datetime64(settings.pop("end", "2027-01-01")).item(),
                 "clock": "events",
             },
             "query": [
@@ -66,6 +64,7 @@ def daily(kind: str, active_windows: float, **settings: object) -> QueryFile:
                     "kind": kind,
                     "window": "1d",
                     "active_windows": active_windows,
+                    "correct": True,
                     **of_sum,
                     **settings,
                 }
