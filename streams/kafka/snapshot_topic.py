@@ -16,7 +16,7 @@ from streams.kafka.kafka_clients import new_reader
 from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
 from streams.kafka.topics import SNAPSHOTS
 from streams.records.signatures import Content
-from streams.store.snapshot import Record, Search, Snapshot, UnusableSnapshot
+from streams.store.snapshot import Record, Snapshot, UnusableSnapshot, find_last
 
 _FIRST_STRETCH, _LONGEST_STRETCH = 64, 8192  # offsets
 _ATTEMPTS = 3
@@ -71,19 +71,22 @@ def _read(
         fetch_max_bytes=_FETCH_BYTES,
     )
     try:
-        begin, end = (
-            consumer.beginning_offsets([place])[place],
-            consumer.end_offsets([place])[place],
-        )
         consumer.assign([place])
-        search, length = Search(with_contents), _FIRST_STRETCH
-        while end > begin and not search.is_over:
-            first = max(begin, end - length)
-            search.take(_stretch(consumer, place, first, end, verifier))
-            end, length = first, min(_LONGEST_STRETCH, 4 * length)
-        return search.snapshot()
+        return find_last(_stretches(consumer, place, verifier), with_contents)
     finally:
         consumer.close()
+
+
+def _stretches(
+    consumer: KafkaConsumer, place: TopicPartition, verifier: RecordVerifier | None
+) -> Iterator[Iterator[Record]]:
+    """Yield ever longer stretches of the accepted records, the last one first."""
+    begin = consumer.beginning_offsets([place])[place]
+    end, length = consumer.end_offsets([place])[place], _FIRST_STRETCH
+    while end > begin:
+        first = max(begin, end - length)
+        yield _stretch(consumer, place, first, end, verifier)
+        end, length = first, min(_LONGEST_STRETCH, 4 * length)
 
 
 def _stretch(

@@ -107,7 +107,7 @@ def _plan(
     if snapshot is None:
         why = damage or f"there is no snapshot in {config.topic(SNAPSHOTS)} yet"
         return Trim(partition, start, end, None, start, why, is_wrong=damage is not None)
-    reached = snapshot.manifest.next
+    reached = snapshot.manifest.meta.next
     # Steps 2 and 3.
     suspensions = Suspensions(
         config.prefix, partition, seen.topic, seen.partitions, start, end, "the snapshot"
@@ -142,7 +142,7 @@ def _other_record(
 ) -> str | None:
     """Return why the last record that a snapshot covers is not in the log, if it is not."""
     # Step 4.
-    chain, known = snapshot.manifest.chain, snapshot.manifest.leader_epoch
+    chain, known = snapshot.manifest.meta.chain, snapshot.manifest.meta.leader_epoch
     if chain.last < start:
         return None  # there is no record to compare, and none to delete
     consumer.assign([place])

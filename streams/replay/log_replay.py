@@ -107,13 +107,15 @@ def beginning(archive: Archive, partition: int) -> Beginning:
         manifest = snapshot.manifest
         if lacking := other_log(archive, partition, manifest):
             return nothing._replace(lacking=lacking)
-        if manifest.next < start:
-            lacking = f"the last snapshot continues at {manifest.next}, before that"
+        if manifest.meta.next < start:
+            lacking = f"the last snapshot continues at {manifest.meta.next}, before that"
             return nothing._replace(lacking=lacking)
-        ledger = ledger_of(snapshot.state(), partition, partitions, topic, manifest.chain, keys)
+        ledger = ledger_of(
+            snapshot.state(), partition, partitions, topic, manifest.meta.chain, keys
+        )
     except (Damaged, PartitionError, UnknownState) as error:
         return nothing._replace(lacking=f"the last snapshot cannot be used: {error}")
-    return Beginning(ledger, manifest.next)
+    return Beginning(ledger, manifest.meta.next)
 
 
 def _is_imported(archive: Archive, partition: int) -> bool:

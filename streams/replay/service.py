@@ -122,7 +122,7 @@ class KafkaArchive(Archive):
         manifest = snapshot.manifest
         if lacking := other_log(self, partition, manifest):
             return StoredHead(HeadSource.SNAPSHOT, lacking=lacking)
-        return StoredHead(HeadSource.SNAPSHOT, manifest.next, manifest.chain.head)
+        return StoredHead(HeadSource.SNAPSHOT, manifest.meta.next, manifest.meta.chain.head)
 
     def snapshot(self, partition: int) -> Snapshot | None:
         """Return the last snapshot of a partition's state; None if there never was one."""

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -82,32 +81,38 @@ class Identity(NamedTuple):
         return found
 
 
-@dataclass(frozen=True)
-class Meta:
+class Meta(msgspec.Struct, frozen=True):
     """The meta of a partition: the log it belongs to, the progress, the number of entries."""
 
     layout: int
     topic: str  # the id of the topic, hexadecimal
     partitions: int  # P of the topic
+    next: int  # the offset to apply next
+    head: str  # of the hash chain, hexadecimal
+    before: str  # the head before it
+    last: int  # the offset of the last record in the chain; -1: none
+    leader_epoch: int  # of that record; -1: none, or not known
+    since: int  # the offset at which the deltas begin
+    changes: int  # number of entries
+    pages: int
+    outbox: int
+    digest: str  # of the pages, hexadecimal
     owner: str
     version: int  # incremented by every write of state
-    next: int  # the offset to apply next
-    chain: HashChain
-    leader_epoch: int  # of the last record in the chain; -1: none, or not known
-    since: int  # the offset at which the deltas begin
-    changes: int
-    pages: int
-    digest: int  # of the pages
-    outbox: int
 
     @property
     def identity(self) -> Identity:
         """Its identity."""
         return Identity(str(self.layout), self.topic, str(self.partitions))
 
+    @property
+    def chain(self) -> HashChain:
+        """The hash chain of the applied records."""
+        return HashChain(bytes.fromhex(self.head), bytes.fromhex(self.before), self.last)
+
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Meta:
-        """Return the meta that a store has.
+        """Return the meta that a store or a snapshot has.
 
         Raises:
             Damaged: it is not what was written.
@@ -115,29 +120,9 @@ class Meta:
         if not is_whole(fields):
             raise Damaged("meta is not what was written: its digest differs")
         try:
-            head, before = bytes.fromhex(fields["head"]), bytes.fromhex(fields["before"])
-            return cls(
-                topic=fields["topic"],
-                owner=fields["owner"],
-                chain=HashChain(head, before, int(fields["last"])),
-                digest=int(fields["digest"], 16),
-                **{name: int(fields[name]) for name in _NUMBERS},
-            )
-        except (KeyError, ValueError) as error:
-            raise Damaged(f"meta is incomplete: {error!r}") from error
-
-
-_NUMBERS = (
-    "layout",
-    "leader_epoch",
-    "partitions",
-    "version",
-    "next",
-    "since",
-    "changes",
-    "pages",
-    "outbox",
-)
+            return msgspec.convert(fields, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise Damaged(f"meta is incomplete: {error}") from error
 
 
 COVERED_FIELDS = (
@@ -145,7 +130,7 @@ COVERED_FIELDS = (
     *("since", "digest"),
 )
 """The fields of meta that its digest covers."""
-SAVED_FIELDS = (*COVERED_FIELDS, "changes", "pages", "outbox")
+SAVED_FIELDS = (*COVERED_FIELDS, "changes", "pages", "outbox", "meta_digest")
 """The fields of meta that a snapshot has: all but the owner and its version."""
 
 

@@ -209,11 +209,11 @@ class Suspensions:
             f"it stays incomplete, restore Redis or the topic {self.prefix}snapshots from a copy",
         )
 
-    def restoring(self, next_offset: int, share: float) -> Suspension:
-        """Return the progress of a restore, to be shown as a suspension."""
+    def restoring(self, next_offset: int) -> Suspension:
+        """Return the state of a partition during a restore, to be shown as a suspension."""
         return Suspension(
             SuspensionReason.RESTORING,
-            f"its state is being restored from the snapshot at offset {next_offset}: {share:.0%}",
+            f"its state is being restored from the snapshot at offset {next_offset}",
             "Wait: decisions follow without any action",
         )
 

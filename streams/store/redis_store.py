@@ -35,24 +35,19 @@ from streams.redis_address import UnusableAddress, is_encrypted, read_address, w
 from streams.store.layout import (
     STAGED,
     STATE,
-    Meta,
-    chain_fields,
     fields_of_nothing,
     key_of,
 )
 from streams.store.redis_nodes import NoMaster, Server, nodes_at
-from streams.store.snapshot import Moment
 from streams.store.store_port import (
+    NO_ENTRIES,
     Acquired,
-    Commit,
-    Exchange,
     Glance,
     Guard,
-    Installation,
-    Stage,
     Store,
     StoreFailure,
     StoreUnavailable,
+    Unpaged,
     Verdict,
 )
 from streams.store.stored_state import StoredState, verified
@@ -209,56 +204,54 @@ class RedisStore(Store):
             suspended=_text(suspended),
         )
 
-    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
-        """Append one batch. ``DUPLICATE`` and ``GAP`` mean that it is not the next one.
-
-        Redis limits the size of one command, so a large batch is staged first, in pieces. The
-        script that commits it then appends all of them at once.
-        """
-        changes, outbox = commit.changes, commit.outbox_entries
-        staged_changes = staged_outbox = 0
-        if sum(map(len, (*changes, *outbox.values()))) > _COMMAND_BYTES:
-            staged_changes, staged_outbox = len(changes), len(outbox)
-            for piece in _pieces(changes, outbox):
-                verdict = await self.stage(guard, piece)
+    async def write(
+        self,
+        guard: Guard,
+        fields: Mapping[str, str],
+        *,
+        first: int | None = None,
+        replaces: bool = False,
+        dropped: int = 0,
+        changes: Sequence[bytes] = (),
+        pages: Mapping[str, bytes] = NO_ENTRIES,
+        deleted: Sequence[str] = (),
+        outbox: Mapping[str, bytes] = NO_ENTRIES,
+        published: Sequence[str] = (),
+    ) -> Verdict:
+        """Change the state of a partition: everything that is given, or nothing."""
+        added: list[_Entries] = [
+            [(delta,) for delta in changes],
+            list(pages.items()),
+            list(outbox.items()),
+        ]
+        staged = [0, 0, 0]
+        # Redis limits the size of one command, so much content is staged beside the state first.
+        # The script that writes it then adds all pieces at once.
+        if sum(map(len, (*changes, *pages.values(), *outbox.values()))) > _COMMAND_BYTES:
+            for number, piece in enumerate(_pieces(added)):
+                verdict = await self._guarded("stage", guard, int(number == 0), *_counted(piece))
                 if verdict is not Verdict.OK:
                     return verdict
-            changes, outbox = [], {}
-        arguments = [
-            *(guard.owner, guard.version),
-            *(commit.first, commit.next, *chain_fields(commit.chain).values()),
-            *(commit.leader_epoch, commit.meta_digest, staged_changes, staged_outbox),
-            *(len(changes), *changes),
-            *(len(outbox), *_flat(outbox)),
-            *commit.published,
-        ]
-        return _verdict(await self._run("commit", guard.partition, (*STATE, *STAGED), arguments))
-
-    async def merge(self, guard: Guard, exchange: Exchange) -> Verdict:
-        """Write pages, or drop the deltas that pages cover."""
-        return await self._write(
-            "merge",
+            staged, added = [len(entries) for entries in added], [[], [], []]
+        names = [[(name,) for name in removed] for removed in (deleted, published)]
+        lists = (*added, list(fields.items()), *names)
+        return await self._guarded(
+            "write",
             guard,
-            *(exchange.fields[name] for name in ("digest", "since", "meta_digest")),
-            exchange.dropped,
-            *(len(exchange.pages), *_flat(exchange.pages)),
-            *exchange.deleted,
+            *("" if first is None else first, *staged, int(replaces), dropped),
+            *_counted(lists),
         )
 
-    async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
-        """Delete outbox entries that have been published."""
-        return await self._write("forget", guard, *published)
-
-    async def moment(self, guard: Guard) -> Moment | Verdict:
+    async def unpaged(self, guard: Guard) -> Unpaged | Verdict:
         """Return the state without its pages, read atomically, or why it is not what the owner
         left.
         """
         arguments = [guard.owner, guard.version]
-        verdict, *found = await self._run("moment", guard.partition, STATE, arguments)
+        verdict, *found = await self._run("unpaged", guard.partition, STATE, arguments)
         if _verdict(verdict) is not Verdict.OK:
             return _verdict(verdict)
         meta, changes, outbox = found
-        return Moment(Meta.of(_text(_pairs(meta))), changes, _named(_pairs(outbox)))
+        return Unpaged(_text(_pairs(meta)), changes, _named(_pairs(outbox)))
 
     async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
         """Return these pages as they are stored, without those that do not exist."""
@@ -266,25 +259,6 @@ class RedisStore(Store):
         found = await self._ask(partition, lambda server: server.hmget(key, list(names)))
         pages = zip(names, found, strict=True)
         return {name: page for name, page in pages if page is not None}
-
-    async def stage(self, guard: Guard, stage: Stage) -> Verdict:
-        """Store a piece of a snapshot beside the state. This is not state: the version stays."""
-        arguments = [
-            *(guard.owner, guard.version, int(stage.is_first)),
-            *(len(stage.pages), *_flat(stage.pages)),
-            *(len(stage.changes), *stage.changes),
-            *_flat(stage.outbox_entries),
-        ]
-        return _verdict(await self._run("stage", guard.partition, (*STATE, *STAGED), arguments))
-
-    async def install(self, guard: Guard, installation: Installation) -> Verdict:
-        """Replace the state by what was staged; ``DAMAGED`` if some of it is missing."""
-        arguments = [
-            *(guard.owner, guard.version),
-            *(installation.changes, installation.pages, installation.outbox_entries),
-            *_flat(installation.fields),
-        ]
-        return _verdict(await self._run("install", guard.partition, (*STATE, *STAGED), arguments))
 
     async def discard(self, partition: int, seen: Mapping[str, str]) -> Verdict:
         """Delete the state of a partition, complete or not."""
@@ -314,9 +288,9 @@ class RedisStore(Store):
     def _key(self, partition: int, name: str) -> str:
         return key_of(self._prefix, partition, name)
 
-    async def _write(self, name: str, guard: Guard, *arguments: Any) -> Verdict:
+    async def _guarded(self, name: str, guard: Guard, *arguments: Any) -> Verdict:
         guarded = [guard.owner, guard.version, *arguments]
-        return _verdict(await self._run(name, guard.partition, STATE, guarded))
+        return _verdict(await self._run(name, guard.partition, (*STATE, *STAGED), guarded))
 
     async def _run(
         self, name: str, partition: int, keys: Sequence[str], arguments: Sequence[Any]
@@ -364,25 +338,32 @@ class RedisStore(Store):
 
 
 _COMMAND_BYTES = 128 * 1024 * 1024
-"""The largest content of a command that commits. The limit of Redis is 1 GiB by default."""
+"""The largest content of a command that writes. The limit of Redis is 1 GiB by default."""
+
+_Entries = Sequence[tuple[Any, ...]]
+"""Entries of one kind, each as the words of a command."""
 
 
-def _pieces(changes: Sequence[bytes], outbox: Mapping[str, bytes]) -> Iterator[Stage]:
-    """Yield a batch in pieces of at most ``_COMMAND_BYTES``, or of one larger entry each."""
-    entries: list[tuple[str | None, bytes]] = [*((None, one) for one in changes), *outbox.items()]
-    is_first = True
-    while entries:
-        size, count = len(entries[0][1]), 1
-        while count < len(entries) and size + len(entries[count][1]) <= _COMMAND_BYTES:
-            size, count = size + len(entries[count][1]), count + 1
-        piece, entries = entries[:count], entries[count:]
-        yield Stage(
-            pages={},
-            changes=[content for name, content in piece if name is None],
-            outbox_entries={name: content for name, content in piece if name is not None},
-            is_first=is_first,
-        )
-        is_first = False
+def _pieces(added: Sequence[_Entries]) -> Iterator[list[list[tuple[Any, ...]]]]:
+    """Split the entries of each kind into pieces; a piece of ``_COMMAND_BYTES`` is complete."""
+    piece: list[list[tuple[Any, ...]]] = [[] for _ in added]
+    size = 0
+    for kind, entries in enumerate(added):
+        for entry in entries:
+            piece[kind].append(entry)
+            size += len(entry[-1])
+            if size >= _COMMAND_BYTES:
+                yield piece
+                piece, size = [[] for _ in added], 0
+    yield piece
+
+
+def _counted(lists: Sequence[_Entries]) -> Iterator[Any]:
+    """Yield the words of each list, after their number."""
+    for entries in lists:
+        words = [word for entry in entries for word in entry]
+        yield len(words)
+        yield from words
 
 
 _ADVICE: Sequence[tuple[type[Exception], str]] = (

@@ -1,4 +1,4 @@
-"""A snapshot of a partition: its whole stored state as of one moment, in a compacted topic.
+"""A snapshot of a partition: its whole stored state as of one time, in a compacted topic.
 
 Per partition of the log, the topic ``snapshots`` has records of two kinds. Compaction keeps the
 last record of each key, so a key is a slot that is written again and again:
@@ -23,7 +23,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import TypeAlias, TypeVar
@@ -31,7 +30,6 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from streams.records import encode
-from streams.records.digests import HashChain
 from streams.store.layout import (
     LAYOUT,
     SAVED_FIELDS,
@@ -40,12 +38,12 @@ from streams.store.layout import (
     Meta,
     page_hash,
     with_digest,
-    with_meta_digest,
     without_digest,
 )
+from streams.store.store_port import Unpaged
 from streams.store.stored_state import StoredState, verified
 
-FORMAT = 1
+FORMAT = 2
 """The version of the format of manifest and listing."""
 MANIFEST = b"manifest"
 CHUNK_BYTES = 512 * 1024
@@ -54,7 +52,6 @@ CHUNK_BYTES = 512 * 1024
 Record: TypeAlias = tuple[bytes, bytes | None]
 """The key and value of a record of the topic."""
 Value = TypeVar("Value")
-Entry = TypeVar("Entry", bound=tuple[str | bytes, bytes | None])
 _HASH_BYTES = 16
 
 
@@ -100,37 +97,28 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     """The head of a snapshot."""
 
     format: int
-    layout: int
-    topic: str  # the id of norms, hexadecimal
-    partition: int
-    partitions: int  # P
-    next: int
-    head: str
-    before: str
-    last: int
-    leader_epoch: int
-    since: int
-    changes: int  # number of entries
-    pages: int
-    outbox: int  # number of entries
-    digest: str  # of the pages
+    saved: dict[str, str]  # the fields of meta, without owner and version
     listing: Block
     places: int  # no slot from this number on has ever been written
 
     @property
-    def identity(self) -> Identity:
-        """The identity of the state."""
-        return Identity(str(self.layout), self.topic, str(self.partitions))
-
-    @property
-    def chain(self) -> HashChain:
-        """The hash chain of the applied records."""
-        return HashChain(bytes.fromhex(self.head), bytes.fromhex(self.before), self.last)
-
-    @property
     def fields(self) -> dict[str, str]:
-        """The meta of the same state, without owner and version."""
-        return with_meta_digest({name: str(getattr(self, name)) for name in SAVED_FIELDS})
+        """The meta of the state, without an owner."""
+        return {**self.saved, "owner": "", "version": "0"}
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of the state, which may be of another layout."""
+        return Identity.of(self.fields)
+
+    @property
+    def meta(self) -> Meta:
+        """The meta of the state.
+
+        Raises:
+            Damaged: it is of another layout.
+        """
+        return Meta.of(self.fields)
 
 
 @dataclass(frozen=True)
@@ -163,31 +151,16 @@ class Snapshot:
         Raises:
             Damaged: the state is incomplete.
         """
-        fields = self.manifest.fields | {"owner": "", "version": "0"}
-        return verified(fields, self.pages, self.changes, self.outbox)
+        return verified(self.manifest.fields, self.pages, self.changes, self.outbox)
 
 
-@dataclass(frozen=True)
-class Moment:
-    """The stored state of a partition without its pages, as of one moment."""
-
-    meta: Meta
-    changes: Sequence[bytes]
-    outbox: Mapping[str, bytes]
-
-
-class Draft:
+class SnapshotBuilder:
     """A snapshot that is being written: the slots of its chunks, and what the topic already has of
     them.
 
     Steps of the writer: ``keep`` what has not changed, send what ``add`` returns for the other
     pages, send what ``finish`` returns, and then the records of ``emptied``.
-
-    Attributes:
-        snapshot: the finished snapshot, without its contents; set by ``finish``.
     """
-
-    snapshot: Snapshot
 
     def __init__(self, last: Snapshot | None) -> None:
         self._last = last
@@ -206,56 +179,37 @@ class Draft:
             The names of the other pages: each has to be added.
         """
         known = self._last.listing.pages if self._last else {}
-        behind = []
-        for name, hashed in hashes.items():
-            if name in known and known[name].hash == _packed(hashed):
-                self._pages[name] = known[name]
-            else:
-                behind.append(name)
-        return behind
+        self._pages = {
+            name: known[name]
+            for name, hashed in hashes.items()
+            if name in known and known[name].hash == _packed(hashed)
+        }
+        return [name for name in hashes if name not in self._pages]
 
     def add(self, name: str, page: bytes) -> list[Record]:
         """Return the records of a page's chunks."""
         self._pages[name], records = self._cut(name, page)
         return records
 
-    def finish(self, moment: Moment, partition: int) -> tuple[list[Record], Record]:
-        """Return the remaining chunks, and the manifest, to be sent when the broker has all
-        chunks.
+    def finish(self, unpaged: Unpaged) -> tuple[list[Record], Record, Snapshot]:
+        """Return the remaining chunks, the manifest, to be sent when the broker has all chunks, and
+        the snapshot without its contents.
         """
-        changes, of_changes = self._cut(_CHANGES, encode(list(moment.changes)))
-        outbox, of_outbox = self._cut(_OUTBOX, encode(dict(moment.outbox)))
+        changes, of_changes = self._cut(_CHANGES, encode(list(unpaged.changes)))
+        outbox, of_outbox = self._cut(_OUTBOX, encode(dict(unpaged.outbox)))
         listing = Listing(self._pages, changes, outbox)
         block, of_listing = self._cut(_LISTING, encode(listing))
-        meta = moment.meta
-        manifest = Manifest(
-            format=FORMAT,
-            layout=meta.layout,
-            topic=meta.topic,
-            partition=partition,
-            partitions=meta.partitions,
-            next=meta.next,
-            head=meta.chain.head.hex(),
-            before=meta.chain.before.hex(),
-            last=meta.chain.last,
-            leader_epoch=meta.leader_epoch,
-            since=meta.since,
-            changes=meta.changes,
-            pages=meta.pages,
-            outbox=meta.outbox,
-            digest=f"{meta.digest:032x}",
-            listing=block,
-            places=1 + max(self._written, default=-1),
-        )
-        self.snapshot = Snapshot(manifest, listing, _places(listing, manifest), {})
-        body = encode(manifest)
-        return of_changes + of_outbox + of_listing, (MANIFEST, with_digest(body, _MANIFEST))
+        fields = {name: unpaged.fields[name] for name in SAVED_FIELDS}
+        manifest = Manifest(FORMAT, fields, block, 1 + max(self._written, default=-1))
+        record = MANIFEST, with_digest(encode(manifest), _MANIFEST)
+        snapshot = Snapshot(manifest, listing, _places(listing, manifest), {})
+        return of_changes + of_outbox + of_listing, record, snapshot
 
-    def emptied(self) -> list[Record]:
-        """Return records that empty the slots that this snapshot, whose manifest is sent, does not
+    def emptied(self, snapshot: Snapshot) -> list[Record]:
+        """Return records that empty the slots that a snapshot, whose manifest is sent, does not
         use.
         """
-        return [(_key(place), None) for place in sorted(self._written - self.snapshot.written)]
+        return [(_key(place), None) for place in sorted(self._written - snapshot.written)]
 
     def _cut(self, name: str, content: bytes) -> tuple[Block, list[Record]]:
         parts = [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)]
@@ -267,100 +221,73 @@ class Draft:
         return Block(_packed(page_hash(name, content)), places), records
 
 
-class Search:
-    """Looks for the last snapshot in a topic that is read backwards in stretches.
+def find_last(stretches: Iterable[Iterable[Record]], with_contents: bool) -> Snapshot | None:
+    """Return the last snapshot in a topic that is read backwards; None if there is none.
 
     So a snapshot is found without reading what was written before it, and only its own chunks stay
     in memory.
+
+    Args:
+        stretches: of the topic, the last one first, each in the order of its records. No more of
+            them are read than needed.
+        with_contents: whether the contents are wanted, or the listing alone.
+
+    Raises:
+        UnusableSnapshot: it is incomplete.
     """
-
-    def __init__(self, with_contents: bool) -> None:
-        """Start a search.
-
-        Args:
-            with_contents: whether the contents are wanted, or the listing alone.
-        """
-        self._with_contents = with_contents
-        self._found: dict[bytes, bytes | None] = {}
-        self._wanted: frozenset[int] | None = None  # None: all slots, until the listing is known
-        self._later: set[int] = set()  # written slots, as far as the topic was read
-        self._manifest: Manifest | None = None
-        self._listing: Listing | None = None
-        self.is_over = False
-
-    def take(self, records: Iterable[Record]) -> None:
-        """Take a stretch, in the order of its records; it lies before the stretches taken so far.
-
-        Raises:
-            UnusableSnapshot: the last snapshot cannot be read.
-        """
-        with self._telling():
-            self._take(records)
-
-    def _take(self, records: Iterable[Record]) -> None:
-        stretch: dict[bytes, bytes | None] = {}
-        for key, value in records:
-            if key not in self._found and (self._wanted is None or _place(key) in self._wanted):
-                stretch[key] = value
-        self._found |= stretch
-        if self._manifest is None and MANIFEST in self._found:
-            self._manifest = _manifest(self._found[MANIFEST])
-        if self._manifest and self._listing is None and self._has(self._manifest.listing.places):
-            self._list(self._manifest)
-        if self._wanted is not None:
-            self.is_over = self._has(self._wanted)
-
-    def snapshot(self) -> Snapshot | None:
-        """Return the last snapshot, when the search is over or the start of the topic was reached.
-
-        Raises:
-            UnusableSnapshot: it is incomplete.
-        """
-        with self._telling():
-            return self._snapshot()
-
-    def _snapshot(self) -> Snapshot | None:
-        if self._manifest is None:
+    manifest, search = None, _Search(stretches)
+    try:
+        if not search.reaches([MANIFEST]):
             return None
-        if self._listing is None:
-            raise Damaged("chunks of its listing are missing")
-        contents = {}
-        if self._with_contents:
-            contents = {
-                name: self._content(name, block) for name, block in self._listing.blocks.items()
-            }
-        written = self._later.union(range(self._manifest.places))
-        snapshot = Snapshot(self._manifest, self._listing, frozenset(written), contents)
-        if self._with_contents:
-            snapshot.state()
-        return snapshot
+        manifest = _manifest(search.found[MANIFEST])
+        listing = _decoded(search.content(_LISTING, manifest.listing), Listing, "its listing")
+        later = (int(key) for key in search.found if key.isdigit())
+        written = frozenset(range(manifest.places)).union(later)
+        if not with_contents:
+            return Snapshot(manifest, listing, written, {})
+        blocks = listing.blocks
+        search.forget_all_but(_key(place) for block in blocks.values() for place in block.places)
+        contents = {name: search.content(name, block) for name, block in blocks.items()}
+        snapshot = Snapshot(manifest, listing, written, contents)
+        snapshot.state()
+    except Damaged as damaged:
+        is_foreign = isinstance(damaged, OtherFormat)
+        raise UnusableSnapshot(str(damaged), manifest, is_foreign) from damaged
+    return snapshot
 
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Convert ``Damaged`` to ``UnusableSnapshot``, with the manifest."""
-        try:
-            yield
-        except Damaged as damaged:
-            is_foreign = isinstance(damaged, OtherFormat)
-            raise UnusableSnapshot(str(damaged), self._manifest, is_foreign) from damaged
 
-    def _list(self, manifest: Manifest) -> None:
-        packed = self._content(_LISTING, manifest.listing)
-        self._listing = _decoded(packed, Listing, "its listing")
-        places: set[int] = set()
-        if self._with_contents:
-            places = {p for block in self._listing.blocks.values() for p in block.places}
-        self._later = {place for key in self._found if (place := _place(key)) is not None}
-        self._wanted = frozenset(places)
-        self._found = {
-            key: value for key, value in self._found.items() if _place(key) in self._wanted
-        }
+class _Search:
+    """The last value of each key of a topic, as far as it was read backwards."""
 
-    def _has(self, places: Iterable[int]) -> bool:
-        return all(_key(place) in self._found for place in places)
+    def __init__(self, stretches: Iterable[Iterable[Record]]) -> None:
+        self.found: dict[bytes, bytes | None] = {}
+        self._stretches = iter(stretches)
+        self._wanted: frozenset[bytes] | None = None  # None: all keys
 
-    def _content(self, name: str, block: Block) -> bytes:
-        parts = [self._found.get(_key(place)) for place in block.places]
+    def reaches(self, keys: Iterable[bytes]) -> bool:
+        """Read on until all of these keys are found; return whether they are."""
+        missing = set(keys) - self.found.keys()
+        while missing and (stretch := next(self._stretches, None)) is not None:
+            # Within a stretch the later record counts, and those of earlier stretches follow it.
+            earlier = {k: v for k, v in stretch if self._wanted is None or k in self._wanted}
+            self.found = earlier | self.found
+            missing -= earlier.keys()
+        return not missing
+
+    def forget_all_but(self, keys: Iterable[bytes]) -> None:
+        """Hold no other keys from now on."""
+        self._wanted = frozenset(keys)
+        self.found = {key: value for key, value in self.found.items() if key in self._wanted}
+
+    def content(self, name: str, block: Block) -> bytes:
+        """Return the content of a block, reading on as far as needed.
+
+        Raises:
+            Damaged: a chunk is missing, or the content is not what was written.
+        """
+        keys = [_key(place) for place in block.places]
+        self.reaches(keys)
+        parts = [self.found.get(key) for key in keys]
         content = b"".join(part for part in parts if part is not None)
         if None in parts:
             raise Damaged(f"{parts.count(None)} of {len(parts)} chunks of {name} are missing")
@@ -379,28 +306,9 @@ def changed_since(
     """
     if snapshot is None:
         return next_offset > 0
-    last = snapshot.manifest
-    is_of_log = (last.topic, last.partitions) == (topic.hex(), partitions)
-    return next_offset > (last.next if is_of_log and last.layout == LAYOUT else 0)
-
-
-def pieces(entries: Iterable[Entry], least: int) -> Iterator[list[Entry]]:
-    """Split entries into pieces, each of which ends with the entry that makes it large enough.
-
-    Args:
-        entries: pairs of a name and bytes.
-        least: the number of bytes of a piece.
-    """
-    piece: list[Entry] = []
-    size = 0
-    for entry in entries:
-        piece.append(entry)
-        size += len(entry[0]) + len(entry[1] or b"")
-        if size >= least:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
+    manifest = snapshot.manifest
+    is_of_log = manifest.identity == Identity(str(LAYOUT), topic.hex(), str(partitions))
+    return next_offset > (manifest.meta.next if is_of_log else 0)
 
 
 def deletable(snapshot: Snapshot) -> int:
@@ -408,7 +316,7 @@ def deletable(snapshot: Snapshot) -> int:
 
     The last record that the snapshot covers is excluded: a new owner compares it with the log.
     """
-    return max(0, snapshot.manifest.chain.last)
+    return max(0, snapshot.manifest.meta.last)
 
 
 _CHANGES, _OUTBOX, _LISTING, _MANIFEST = "*changes", "*outbox", "*list", "its manifest"
@@ -422,10 +330,6 @@ def _places(listing: Listing, manifest: Manifest) -> frozenset[int]:
 
 def _key(place: int) -> bytes:
     return b"%d" % place
-
-
-def _place(key: bytes) -> int | None:
-    return int(key) if key.isdigit() else None
 
 
 def _packed(hashed: int) -> bytes:

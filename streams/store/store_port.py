@@ -14,15 +14,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from streams.ledger.ledger import Summary
 from streams.records import encode
-from streams.records.digests import HashChain
 from streams.store.layout import Damaged, Meta, with_digest, without_digest
-from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState
 
 _Report = TypeVar("_Report", "Pulse", "Inventory")
@@ -63,8 +62,8 @@ class Verdict(StrEnum):
     FENCED = "FENCED"  # another worker owns the partition
     REWOUND = "REWOUND"  # the store does not have the version that the owner left
     DAMAGED = "DAMAGED"  # entries that were written are gone
-    DUPLICATE = "DUPLICATE"  # commit: the batch was committed before
-    GAP = "GAP"  # commit: an earlier batch is missing
+    DUPLICATE = "DUPLICATE"  # the batch was written before
+    GAP = "GAP"  # an earlier batch is missing
     OK = "OK"
 
 
@@ -113,53 +112,15 @@ class Guard:
     version: int
 
 
-@dataclass(frozen=True)
-class Commit:
-    """One batch: the records first to next - 1."""
+class Unpaged(NamedTuple):
+    """The stored state of a partition without its pages, as of one time."""
 
-    first: int
-    next: int
-    chain: HashChain  # after the batch
-    leader_epoch: int  # of the last record of the batch
-    changes: Sequence[bytes]  # deltas to append
-    outbox_entries: Mapping[str, bytes]  # outbox entries, to store until they are published
-    published: Sequence[str]  # names of published outbox entries, to delete
-    meta_digest: str  # after the batch
+    fields: Mapping[str, str]  # of meta
+    changes: Sequence[bytes]
+    outbox: Mapping[str, bytes]
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """Pages that replace deltas. They may be written before the deltas are dropped."""
-
-    pages: Mapping[str, bytes]  # to write
-    deleted: Sequence[str]  # names of pages to delete
-    dropped: int  # the number of oldest deltas to drop
-    fields: Mapping[str, str]  # of meta after this write: digest, since and meta_digest are set
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A piece of a snapshot or of a large batch, stored beside the state until it is written."""
-
-    pages: Mapping[str, bytes]
-    changes: Sequence[bytes]  # in the order of the log
-    outbox_entries: Mapping[str, bytes]
-    is_first: bool  # delete what was staged before
-
-    @property
-    def size(self) -> int:
-        """The size of the piece in bytes."""
-        return sum(map(len, (*self.pages.values(), *self.changes, *self.outbox_entries.values())))
-
-
-@dataclass(frozen=True)
-class Installation:
-    """The staged snapshot that is to replace the state."""
-
-    fields: Mapping[str, str]  # of meta, without owner and version
-    pages: int  # the number that was staged
-    changes: int  # likewise
-    outbox_entries: int  # likewise
+NO_ENTRIES: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Store(Protocol):
@@ -191,30 +152,41 @@ class Store(Protocol):
     async def glance(self, partition: int) -> Glance:
         """Return the facts about a partition that take the same time however large its state is."""
 
-    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
-        """Append one batch. ``DUPLICATE`` and ``GAP`` mean that it is not the next one."""
+    async def write(
+        self,
+        guard: Guard,
+        fields: Mapping[str, str],
+        *,
+        first: int | None = None,
+        replaces: bool = False,
+        dropped: int = 0,
+        changes: Sequence[bytes] = (),
+        pages: Mapping[str, bytes] = NO_ENTRIES,
+        deleted: Sequence[str] = (),
+        outbox: Mapping[str, bytes] = NO_ENTRIES,
+        published: Sequence[str] = (),
+    ) -> Verdict:
+        """Change the state of a partition: everything that is given, or nothing.
 
-    async def merge(self, guard: Guard, exchange: Exchange) -> Verdict:
-        """Write pages, or drop the deltas that pages cover."""
-
-    async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
-        """Delete outbox entries that have been published."""
-
-    async def moment(self, guard: Guard) -> Moment | Verdict:
-        """Return the state without its pages, or why it is not what the owner left.
-
-        Raises:
-            Damaged: the state is incomplete.
+        Args:
+            guard: what the owner knows.
+            fields: of meta, to set.
+            first: the offset of the first record of a batch. ``DUPLICATE`` and ``GAP`` mean that
+                it is not the next one.
+            replaces: whether to delete all deltas, pages and outbox entries first.
+            dropped: the number of oldest deltas to delete.
+            changes: deltas to append.
+            pages: to write, by name.
+            deleted: names of pages to delete.
+            outbox: entries to store until they are published, by name.
+            published: names of outbox entries to delete.
         """
+
+    async def unpaged(self, guard: Guard) -> Unpaged | Verdict:
+        """Return the state without its pages, or why it is not what the owner left."""
 
     async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
         """Return these pages as they are stored, without those that do not exist."""
-
-    async def stage(self, guard: Guard, stage: Stage) -> Verdict:
-        """Store a piece of a snapshot beside the state. This is not state: the version stays."""
-
-    async def install(self, guard: Guard, installation: Installation) -> Verdict:
-        """Replace the state by what was staged; ``DAMAGED`` if some of it is missing."""
 
     async def discard(self, partition: int, seen: Mapping[str, str]) -> Verdict:
         """Delete the state of a partition, complete or not. The next acquisition begins with

@@ -14,6 +14,7 @@ from streams.store.layout import (
     Damaged,
     Meta,
     digest_of,
+    hexadecimal,
     outbox_entry_place,
     page_hash,
     page_value,
@@ -24,7 +25,7 @@ from streams.store.layout import (
 
 @dataclass(frozen=True)
 class StoredState:
-    """The stored state of a partition, as of one moment; verified."""
+    """The stored state of a partition, as of one time; verified."""
 
     meta: Meta
     fields: dict[str, str]  # the same as text
@@ -61,7 +62,7 @@ def verified(
         if kept != counted:
             raise Damaged(f"{name} has {kept} entries, but {counted} were written")
     hashes = {name: page_hash(name, page) for name, page in pages.items()}
-    if digest_of(hashes.values()) != meta.digest:
+    if hexadecimal(digest_of(hashes.values())) != meta.digest:
         raise Damaged("the pages are not those that were written last: their digest differs")
     return StoredState(
         meta=meta,

@@ -8,12 +8,14 @@ meanwhile is found when the state is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from streams.records.digests import HashChain
 from streams.store.layout import (
     Damaged,
+    Meta,
     chain_fields,
     digest_of,
     hexadecimal,
@@ -23,8 +25,7 @@ from streams.store.layout import (
     with_digest,
     with_meta_digest,
 )
-from streams.store.snapshot import Moment
-from streams.store.store_port import Commit, Exchange, Guard, Store, Verdict
+from streams.store.store_port import Guard, Store, Unpaged, Verdict
 from streams.store.stored_state import StoredState, joined, opened
 
 
@@ -52,7 +53,7 @@ class PartitionWriter:
         self.backlog = Backlog(stored.meta.changes, stored.changes_bytes)
         self._fields = stored.fields  # of meta, after the last write
         self._hashes = stored.hashes
-        self._digest = stored.meta.digest
+        self._digest = int(stored.meta.digest, 16)
         self._store = store
 
     async def commit(
@@ -63,19 +64,18 @@ class PartitionWriter:
         leader_epoch: int,
         changes: bytes,
         outbox_entries: Mapping[str, bytes],
-        published: Iterable[str],
+        published: Sequence[str],
     ) -> Verdict:
         """Write a batch, offsets first to next_offset - 1, and delete published outbox entries."""
         entries = pack_change(first, next_offset, changes)
-        forgotten = list(published)
-        outbox = {name: with_digest(packed, name) for name, packed in outbox_entries.items()}
         reached = {"next": str(next_offset), "leader_epoch": str(leader_epoch)}
-        fields = with_meta_digest({**self._fields, **reached, **chain_fields(chain)})
-        commit = Commit(
-            *(first, next_offset, chain, leader_epoch, entries, outbox, forgotten),
-            fields["meta_digest"],
+        verdict = await self._write(
+            {**reached, **chain_fields(chain)},
+            first=first,
+            changes=entries,
+            outbox={name: with_digest(packed, name) for name, packed in outbox_entries.items()},
+            published=published,
         )
-        verdict = self._moved(await self._store.commit(self._guard, commit), fields)
         if verdict is Verdict.OK:
             self.backlog += Backlog(len(entries), sum(map(len, entries)))
         return verdict
@@ -89,9 +89,8 @@ class PartitionWriter:
         hashes = {name: page_hash(name, page) for name, page in written.items()}
         replaced = [self._hashes[name] for name in (*hashes, *deleted) if name in self._hashes]
         digest = digest_of((self._digest, *hashes.values(), -sum(replaced)))
-        fields = with_meta_digest({**self._fields, "digest": hexadecimal(digest)})
-        exchange = Exchange(written, deleted, 0, fields)
-        verdict = self._moved(await self._store.merge(self._guard, exchange), fields)
+        changed = {"digest": hexadecimal(digest)}
+        verdict = await self._write(changed, pages=written, deleted=deleted)
         if verdict is Verdict.OK:
             self._digest = digest
             self._hashes |= hashes
@@ -101,32 +100,30 @@ class PartitionWriter:
 
     async def drop(self, covered: Backlog, since: int) -> Verdict:
         """Drop the oldest deltas, which pages cover; the others begin at ``since``."""
-        fields = with_meta_digest({**self._fields, "since": str(since)})
-        exchange = Exchange({}, [], covered.entries, fields)
-        verdict = self._moved(await self._store.merge(self._guard, exchange), fields)
+        verdict = await self._write({"since": str(since)}, dropped=covered.entries)
         if verdict is Verdict.OK:
             self.backlog -= covered
         return verdict
 
     async def forget(self, published: Sequence[str]) -> Verdict:
         """Delete outbox entries that have been published."""
-        return self._moved(await self._store.forget(self._guard, published), self._fields)
+        return await self._write({}, published=published)
 
     @property
     def hashes(self) -> dict[str, int]:
         """The present hashes of all pages, by name."""
         return dict(self._hashes)
 
-    async def moment(self) -> Moment | Verdict:
+    async def unpaged(self) -> Unpaged | Verdict:
         """Return the state without its pages, or why it is not what the owner left."""
-        try:
-            moment = await self._store.moment(self._guard)
-            if isinstance(moment, Moment):  # it replaces the last snapshot, so it must be whole
-                joined(moment.meta, moment.changes)
-                opened(moment.outbox)
-        except Damaged:
-            return Verdict.DAMAGED
-        return moment
+        found = await self._store.unpaged(self._guard)
+        if isinstance(found, Unpaged):  # it replaces the last snapshot, so it must be whole
+            try:
+                joined(Meta.of(found.fields), found.changes)
+                opened(found.outbox)
+            except Damaged:
+                return Verdict.DAMAGED
+        return found
 
     async def pages(self, hashes: Mapping[str, int]) -> dict[str, bytes] | None:
         """Return the pages with these hashes; None if one is missing or has another hash."""
@@ -153,8 +150,11 @@ class PartitionWriter:
     def _guard(self) -> Guard:
         return Guard(self.partition, self.owner, self.version)
 
-    def _moved(self, verdict: Verdict, fields: dict[str, str]) -> Verdict:
-        """Return the verdict on a write of state; count the version if the write was made."""
+    async def _write(self, changed: Mapping[str, str], **entries: Any) -> Verdict:
+        """Make a write of state that changes these fields of meta; count the version."""
+        fields = with_meta_digest({**self._fields, **changed})
+        written = {**changed, "meta_digest": fields["meta_digest"]}
+        verdict = await self._store.write(self._guard, written, **entries)
         if verdict is Verdict.OK:
             self.version += 1
             self._fields = fields

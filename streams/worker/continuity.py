@@ -36,11 +36,19 @@ from collections.abc import Awaitable, Callable
 
 from streams.kafka.results import Missing, NoRecord, StoredRecord
 from streams.records.digests import HashChain
+from streams.store.layout import Meta
 from streams.store.misfit import Suspension, Suspensions
 from streams.worker.inbox import Inbox
 from streams.worker.ports import End, Ending, Log
 
 logger = logging.getLogger("turnstile.worker")
+
+
+async def unfit(meta: Meta, log: Log, suspensions: Suspensions) -> Suspension | None:
+    """Return why the log does not continue a state of this topic, if it does not."""
+    return suspensions.out_of_log(meta.next) or await rewritten(
+        meta.chain, meta.leader_epoch, log, suspensions
+    )
 
 
 async def rewritten(

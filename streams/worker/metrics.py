@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -25,7 +26,7 @@ from prometheus_client.registry import Collector
 from streams.config import release
 from streams.ledger.ledger import Channel, Output
 from streams.store.redis_store import RedisStore
-from streams.store.store_port import Commit, Guard, Verdict
+from streams.store.store_port import Guard, Verdict
 from streams.worker.ownership import OwnedPartitions
 from streams.worker.ports import Publisher
 
@@ -132,10 +133,12 @@ class TimedStore(RedisStore):
 
     metrics: Metrics
 
-    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
-        """Append one batch and record the time of the write."""
-        with self.metrics.committing():
-            return await super().commit(guard, commit)
+    async def write(
+        self, guard: Guard, fields: Mapping[str, str], *, first: int | None = None, **entries: Any
+    ) -> Verdict:
+        """Write, and record the time if it is a batch."""
+        with self.metrics.committing() if first is not None else nullcontext():
+            return await super().write(guard, fields, first=first, **entries)
 
 
 class PartitionsCollector(Collector):

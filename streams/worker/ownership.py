@@ -32,7 +32,7 @@ from streams.store.misfit import Suspension, Suspensions, suspension_of
 from streams.store.snapshot import Snapshot
 from streams.store.store_port import Acquired, Glance, Guard, Verdict, decode_pulse, last_snapshot
 from streams.store.writer import PartitionWriter
-from streams.worker.continuity import rewritten
+from streams.worker.continuity import rewritten, unfit
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
 from streams.worker.ports import Ending, Log, LogRecord, World, ending_of
 from streams.worker.processor import Processor, ProcessorState
@@ -297,7 +297,12 @@ class OwnedPartitions:
                 if isinstance(found, Suspension):
                     raise PartitionSuspended(found)
                 if found is None:
-                    await _compare(meta, log, suspensions)
+                    # Steps 3 and 4. A state without records is compared as well: the log may have
+                    # been trimmed before its first record was applied.
+                    nothing = suspensions.out_of_log(0)
+                    misfit = await unfit(meta, log, suspensions) if meta else nothing
+                    if misfit:
+                        raise PartitionSuspended(misfit)
                     if held is not None and _is_unchanged(held.processor, acquired):
                         return await held.processor.resume(acquired.version + 1)
                 return await self._take_over(suspensions, guard, found)
@@ -334,7 +339,7 @@ class OwnedPartitions:
             "it and rebuilds the state from the log%s",
             partition,
             damage,
-            f" after the snapshot at offset {found.manifest.next}" if found else "",
+            f" after the snapshot at offset {found.manifest.meta.next}" if found else "",
         )
         verdict = await world.store.discard(partition, left.meta)
         if verdict is Verdict.OK:
@@ -393,7 +398,7 @@ class OwnedPartitions:
         processor = Processor(self._world, ledger, stored, writer, suspensions)
         # Until this owner has read the topic: the restored snapshot, or the last one reported.
         shown = last_snapshot(stored.pulse)
-        processor.snapshots.reached = snapshot.manifest.next if snapshot else shown
+        processor.snapshots.reached = snapshot.manifest.meta.next if snapshot else shown
         self.by_partition[partition] = Owned(processor, Heartbeat(processor), suspensions)
         processor.start()
         await self.by_partition[partition].heartbeat.beat(None)
@@ -468,20 +473,6 @@ async def _compare_what_is_left(left: Glance, log: Log, suspensions: Suspensions
     reached = max(meta.next if meta else _said(left.meta), pulse.next if pulse else 0)
     if reached > suspensions.log_end:
         raise PartitionSuspended(suspensions.log_ends_early(reached))
-    if meta and (suspension := await rewritten(meta.chain, meta.leader_epoch, log, suspensions)):
-        raise PartitionSuspended(suspension)
-
-
-async def _compare(meta: Meta | None, log: Log, suspensions: Suspensions) -> None:
-    """Check that the log is the one that was applied.
-
-    Raises:
-        PartitionSuspended: it is another log.
-    """
-    # Step 3.
-    if suspension := suspensions.out_of_log(meta.next if meta else 0):
-        raise PartitionSuspended(suspension)
-    # Step 4.
     if meta and (suspension := await rewritten(meta.chain, meta.leader_epoch, log, suspensions)):
         raise PartitionSuspended(suspension)
 

@@ -13,8 +13,8 @@ steps of the owner, which the code repeats:
 5. Send the remaining chunks and, when the broker has all of them, the manifest.
 6. Empty the slots that are no longer needed.
 
-Invariants: a snapshot is the state that Redis had at one moment, so it is as good as a copy of
-Redis from that moment. Within one log the offsets of snapshots rise: a state that is not ahead of
+Invariants: a snapshot is the state that Redis had at one time, so it is as good as a copy of
+Redis from that time. Within one log the offsets of snapshots rise: a state that is not ahead of
 the last snapshot is not written. No decision waits for a snapshot; one that cannot be written is
 tried again later.
 """
@@ -27,8 +27,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
-from streams.store.snapshot import Draft, Moment, Record, Snapshot, UnusableSnapshot, changed_since
-from streams.store.store_port import Verdict
+from streams.store.snapshot import (
+    Record,
+    Snapshot,
+    SnapshotBuilder,
+    UnusableSnapshot,
+    changed_since,
+)
+from streams.store.store_port import Unpaged, Verdict
 from streams.store.writer import PartitionWriter
 from streams.worker.merge import Expect, Quiet
 from streams.worker.ports import SnapshotTopic
@@ -146,27 +152,28 @@ class SnapshotWriter:
         await merge()
         # Step 3.
         async with self._may_write():
-            moment, hashes = await self._writer.moment(), self._writer.hashes
-            if isinstance(moment, Verdict):
-                self._expect_ok(moment, "a snapshot")
+            unpaged, hashes = await self._writer.unpaged(), self._writer.hashes
+            if isinstance(unpaged, Verdict):
+                self._expect_ok(unpaged, "a snapshot")
                 return
-        if not changed_since(self._last, moment.meta.next, *self._log):
+        reached = int(unpaged.fields["next"])
+        if not changed_since(self._last, reached, *self._log):
             return
         # Step 4.
         began = self._time()
-        draft = Draft(self._last)
-        names = draft.keep(hashes)
+        builder = SnapshotBuilder(self._last)
+        names = builder.keep(hashes)
         sending: list[Record] = []
         for first in range(0, len(names), READ_PAGES):
             wanted = {name: hashes[name] for name in names[first : first + READ_PAGES]}
             for name, page in (await self._pages(wanted)).items():
-                sending += draft.add(name, page)
+                sending += builder.add(name, page)
             sending = await self._send(sending, SEND_BYTES)
-        await self._finish(draft, moment, sending)
+        await self._finish(builder, unpaged, sending)
         logger.info(
             "partition %d: wrote the snapshot at offset %d: %d of %d pages are new, in %.1f s",
             self._writer.partition,
-            moment.meta.next,
+            reached,
             len(names),
             len(hashes),
             self._time() - began,
@@ -186,7 +193,7 @@ class SnapshotWriter:
                 unusable,
             )
             self._last = None
-        self.reached = self._last.manifest.next if self._last else None
+        self.reached = self._last.manifest.meta.next if self._last else None
         self._begun = True
 
     async def _pages(self, hashes: dict[str, int]) -> dict[str, bytes]:
@@ -195,22 +202,24 @@ class SnapshotWriter:
         if pages is not None:
             return pages
         async with self._may_write():
-            found = await self._writer.moment()
+            found = await self._writer.unpaged()
             verdict = found if isinstance(found, Verdict) else Verdict.DAMAGED
             self._expect_ok(verdict, "reading pages for a snapshot")
         raise NotWritten
 
-    async def _finish(self, draft: Draft, moment: Moment, sending: list[Record]) -> None:
+    async def _finish(
+        self, builder: SnapshotBuilder, unpaged: Unpaged, sending: list[Record]
+    ) -> None:
         # Step 5.
-        records, manifest = draft.finish(moment, self._writer.partition)
+        records, manifest, snapshot = builder.finish(unpaged)
         await self._send(sending + records, 0)
         async with self._may_write():
             pass  # a new owner writes its own snapshots
         await self._topic.send([manifest])
-        self.reached = moment.meta.next
+        self.reached = snapshot.manifest.meta.next
         # Step 6.
-        await self._send(draft.emptied(), 0)
-        self._last = draft.snapshot
+        await self._send(builder.emptied(snapshot), 0)
+        self._last = snapshot
 
     async def _send(self, records: list[Record], least: int) -> list[Record]:
         """Send records in transactions; return the last of them, if they have fewer bytes than

@@ -25,7 +25,7 @@ from streams.kafka.results import (
 )
 from streams.ledger.ledger import Channel, Output
 from streams.records import tombstone_offset
-from streams.store.snapshot import Record, Search, Snapshot
+from streams.store.snapshot import Record, Snapshot, find_last
 
 _STRETCH = 64
 """Number of records that are read at a time, backwards from the end of a topic of snapshots."""
@@ -310,12 +310,16 @@ def last_snapshot(
     Raises:
         UnusableSnapshot: the snapshot is incomplete.
     """
-    search, records = Search(with_contents), broker.snapshots(partition).records
+    records = broker.snapshots(partition).records
     offsets = broker.committed(SNAPSHOTS, partition)
-    while offsets and not search.is_over:
-        stretch, offsets = offsets[-_STRETCH:], offsets[:-_STRETCH]
-        search.take([(key or b"", value) for key, value in (records[at] for at in stretch)])
-    return search.snapshot()
+    stretches = (
+        [
+            (key or b"", value)
+            for key, value in (records[at] for at in offsets[max(0, i) : i + _STRETCH])
+        ]
+        for i in range(len(offsets) - _STRETCH, -_STRETCH, -_STRETCH)
+    )
+    return find_last(stretches, with_contents)
 
 
 class MemoryFencedProducer(_Epochs):

@@ -11,24 +11,19 @@ from dataclasses import dataclass, field, fields, replace
 
 from streams.store.layout import (
     Identity,
-    Meta,
-    chain_fields,
     digest_of,
     fields_of_nothing,
     hexadecimal,
     page_hash,
     with_meta_digest,
 )
-from streams.store.snapshot import Moment
 from streams.store.store_port import (
+    NO_ENTRIES,
     Acquired,
-    Commit,
-    Exchange,
     Glance,
     Guard,
-    Installation,
-    Stage,
     Store,
+    Unpaged,
     Verdict,
 )
 from streams.store.stored_state import StoredState, verified
@@ -44,9 +39,6 @@ class Contents:
     outbox: dict[str, bytes] = field(default_factory=dict)
     alive: dict[str, bytes] = field(default_factory=dict)
     suspended: dict[str, str] = field(default_factory=dict)
-    staged_changes: list[bytes] = field(default_factory=list)
-    staged_pages: dict[str, bytes] = field(default_factory=dict)
-    staged_outbox: dict[str, bytes] = field(default_factory=dict)
 
     def copy(self) -> Contents:
         """Return an independent copy."""
@@ -148,79 +140,54 @@ class MemoryStore(Store):
             suspended=dict(kept.suspended),
         )
 
-    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
-        """Append one batch. ``DUPLICATE`` or ``GAP``: the batch is not the next one."""
+    async def write(
+        self,
+        guard: Guard,
+        fields: Mapping[str, str],
+        *,
+        first: int | None = None,
+        replaces: bool = False,
+        dropped: int = 0,
+        changes: Sequence[bytes] = (),
+        pages: Mapping[str, bytes] = NO_ENTRIES,
+        deleted: Sequence[str] = (),
+        outbox: Mapping[str, bytes] = NO_ENTRIES,
+        published: Sequence[str] = (),
+    ) -> Verdict:
+        """Change a partition: everything that is given, or nothing."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused
-        if not kept.meta.get("next", "").isdecimal():
-            return Verdict.DAMAGED
-        expected = int(kept.meta["next"])
-        if commit.first != expected:
-            return Verdict.DUPLICATE if commit.first < expected else Verdict.GAP
-        kept.changes += commit.changes
-        kept.outbox |= commit.outbox_entries
-        _delete(kept.outbox, commit.published)
-        kept.meta |= {"next": str(commit.next), **chain_fields(commit.chain)}
-        kept.meta |= {"leader_epoch": str(commit.leader_epoch), "meta_digest": commit.meta_digest}
-        return _written(kept)
-
-    async def merge(self, guard: Guard, exchange: Exchange) -> Verdict:
-        """Write pages, or delete the deltas that they cover."""
-        kept = self.contents(guard.partition)
-        if refused := _refusal(kept, guard):
-            return refused
-        kept.pages |= exchange.pages
-        _delete(kept.pages, exchange.deleted)
-        del kept.changes[: exchange.dropped]
-        kept.meta |= {name: exchange.fields[name] for name in ("digest", "since", "meta_digest")}
-        return _written(kept)
-
-    async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
-        """Delete outbox entries that have been published."""
-        kept = self.contents(guard.partition)
-        if refused := _refusal(kept, guard):
-            return refused
+        if first is not None:
+            if not kept.meta.get("next", "").isdecimal():
+                return Verdict.DAMAGED
+            if first != (expected := int(kept.meta["next"])):
+                return Verdict.DUPLICATE if first < expected else Verdict.GAP
+        if replaces:
+            kept.changes, kept.pages, kept.outbox = [], {}, {}
+        del kept.changes[:dropped]
+        kept.changes += changes
+        kept.pages |= pages
+        kept.outbox |= outbox
+        _delete(kept.pages, deleted)
         _delete(kept.outbox, published)
-        return _written(kept)
+        kept.meta |= fields
+        for name in ("changes", "pages", "outbox"):
+            kept.meta[name] = str(len(getattr(kept, name)))
+        _move_version(kept)
+        return Verdict.OK
 
-    async def moment(self, guard: Guard) -> Moment | Verdict:
+    async def unpaged(self, guard: Guard) -> Unpaged | Verdict:
         """Return the state without pages, or why it is not that of the owner's last write."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused
-        return Moment(Meta.of(kept.meta), list(kept.changes), dict(kept.outbox))
+        return Unpaged(dict(kept.meta), list(kept.changes), dict(kept.outbox))
 
     async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
         """Return those of the pages that exist."""
         kept = self.contents(partition).pages
         return {name: kept[name] for name in names if name in kept}
-
-    async def stage(self, guard: Guard, stage: Stage) -> Verdict:
-        """Stage a part of a snapshot beside the state; the version stays."""
-        kept = self.contents(guard.partition)
-        if refused := _refusal(kept, guard):
-            return refused
-        if stage.is_first:
-            kept.staged_changes, kept.staged_pages, kept.staged_outbox = [], {}, {}
-        kept.staged_pages |= stage.pages
-        kept.staged_changes += stage.changes
-        kept.staged_outbox |= stage.outbox_entries
-        return Verdict.OK
-
-    async def install(self, guard: Guard, installation: Installation) -> Verdict:
-        """Replace the state by the staged snapshot; ``DAMAGED``: the snapshot is incomplete."""
-        kept = self.contents(guard.partition)
-        if refused := _refusal(kept, guard):
-            return refused
-        staged = kept.staged_changes, kept.staged_pages, kept.staged_outbox
-        counts = installation.changes, installation.pages, installation.outbox_entries
-        if tuple(map(len, staged)) != counts:
-            return Verdict.DAMAGED
-        kept.changes, kept.pages, kept.outbox = staged
-        kept.staged_changes, kept.staged_pages, kept.staged_outbox = [], {}, {}
-        kept.meta |= installation.fields
-        return _written(kept)
 
     async def discard(self, partition: int, seen: Mapping[str, str]) -> Verdict:
         """Delete the state of a partition, even if it is damaged."""
@@ -259,14 +226,6 @@ def _refusal(kept: Contents, guard: Guard) -> Verdict | None:
     if kept.meta.get("version") != str(guard.version):
         return Verdict.REWOUND
     return None if kept.is_counted() else Verdict.DAMAGED
-
-
-def _written(kept: Contents) -> Verdict:
-    """Finish a write: update the counts and increase the version."""
-    for name in ("changes", "pages", "outbox"):
-        kept.meta[name] = str(len(getattr(kept, name)))
-    _move_version(kept)
-    return Verdict.OK
 
 
 def _move_version(kept: Contents) -> None:

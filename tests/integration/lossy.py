@@ -57,7 +57,7 @@ class Lossy:
                 read_snapshot(self.service.config, p, None, with_contents=False) for p in reached
             )
             return all(
-                snapshot is not None and snapshot.manifest.next == reached[p]
+                snapshot is not None and snapshot.manifest.meta.next == reached[p]
                 for p, snapshot in enumerate(snapshots)
             )
 

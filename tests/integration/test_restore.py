@@ -73,7 +73,7 @@ def wait_for_snapshot(service: Service) -> None:
 
     def is_there(partition: int) -> bool:
         snapshot = read_snapshot(service.config, partition, None, with_contents=False)
-        return snapshot is not None and snapshot.manifest.next == ends[partition]
+        return snapshot is not None and snapshot.manifest.meta.next == ends[partition]
 
     eventually(lambda: all(map(is_there, ends)))
 

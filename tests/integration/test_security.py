@@ -607,6 +607,6 @@ def test_a_snapshot_without_a_worker_signature_is_ignored(used: SecureStack) -> 
         forger.close()
         # The stopped worker may have left a transaction open, which hides later records.
         eventually(lambda: is_unusable(config))
-        assert read_snapshot(config, 0, verifier).manifest.next >= snapshot.manifest.next
+        assert read_snapshot(config, 0, verifier).manifest.meta.next >= snapshot.manifest.meta.next
     finally:
         worker.start()

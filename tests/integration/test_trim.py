@@ -15,6 +15,7 @@ from streams.kafka.snapshot_topic import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, Topics
 from streams.local import LocalStack
 from streams.operations.trimming import plan_trims
+from streams.store.layout import with_meta_digest
 from streams.store.snapshot import Record
 from tests.integration.command import Done, turnstile
 from tests.unit.store.snapshots import PARTITIONS, Kept, P, drawn, written
@@ -116,11 +117,9 @@ class Forked(Kept):
     """Topics whose last snapshot is of a log with another last record."""
 
     @property
-    def moment(self):
-        moment = super().moment
-        chain = moment.meta.chain
-        forked = chain._replace(head=bytes(32))
-        return replace(moment, meta=replace(moment.meta, chain=forked))
+    def unpaged(self):
+        unpaged = super().unpaged
+        return unpaged._replace(fields=with_meta_digest({**unpaged.fields, "head": "00" * 32}))
 
 
 @pytest.mark.parametrize(("records", "why"), WRONG.values(), ids=WRONG.keys())

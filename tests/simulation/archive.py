@@ -49,8 +49,8 @@ class WorldArchive(Archive, States):
         if kept is not None:
             found.append(StoredHead(HeadSource.REDIS, kept.next, kept.meta.chain.head))
         if snapshot is not None:
-            manifest = snapshot.manifest
-            found.append(StoredHead(HeadSource.SNAPSHOT, manifest.next, manifest.chain.head))
+            meta = snapshot.manifest.meta
+            found.append(StoredHead(HeadSource.SNAPSHOT, meta.next, meta.chain.head))
         return found
 
     def snapshot(self, partition: int) -> Snapshot | None:

@@ -65,18 +65,17 @@ class Audit:
         if snapshot is None:
             return
         made = ledger_of(
-            snapshot.state(), partition, self.partitions, self.topic, snapshot.manifest.chain
+            snapshot.state(), partition, self.partitions, self.topic, snapshot.manifest.meta.chain
         )
+        reached = snapshot.manifest.meta.next
         for p, offset, value in self.world.log.records["norms"]:
-            if p == partition and offset >= snapshot.manifest.next:
+            if p == partition and offset >= reached:
                 made.apply(offset, value)
         if made.chain != ledger.chain or dict(made.state.runs) != dict(ledger.state.runs):
-            raise Wrong(f"the snapshot of {partition} at {snapshot.manifest.next} leads elsewhere")
+            raise Wrong(f"the snapshot of {partition} at {reached} leads elsewhere")
         for name in ledger.state.datasets:
             if name not in made.state.datasets or state_of(made, name) != state_of(ledger, name):
-                raise Wrong(
-                    f"the snapshot of {partition} at {snapshot.manifest.next} differs in {name}"
-                )
+                raise Wrong(f"the snapshot of {partition} at {reached} differs in {name}")
 
     def begin_catastrophe(self) -> None:
         """Store the length of the log before the catastrophe."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Any, NoReturn
@@ -18,7 +18,7 @@ from streams.kafka.results import LogUnavailable, NotSent, Origin, TopicsUnavail
 from streams.ledger.ledger import Channel, Output
 from streams.store.snapshot import MANIFEST
 from streams.store.snapshot import Record as SnapshotRecord
-from streams.store.store_port import Commit, Guard, Store, StoreFailure, StoreUnavailable, Verdict
+from streams.store.store_port import Guard, Store, StoreFailure, StoreUnavailable, Verdict
 from streams.worker import ports
 from streams.worker.ownership import OwnedPartitions
 from tests.doubles.memory_broker import (
@@ -262,41 +262,45 @@ class ProcessStore:
         self._shared = process.world.store
         self._connection = self._shared.connection
 
-    async def _do(self, verb: str, *arguments: Any) -> Any:
+    async def _do(self, verb: str, effect: str, *arguments: Any, **named: Any) -> Any:
         process, world = self._process, self._process.world
-        await process.gate(verb)
+        await process.gate(effect)
         fails = world.happens(world.settings.store_fails)
         if self._connection != self._shared.connection or (fails and world.rng.random() < 0.5):
-            raise StoreUnavailable(StoreFailure.NO_ANSWER, f"{verb}: the connection was lost")
-        answer = await getattr(self._shared, verb)(*arguments)
+            raise StoreUnavailable(StoreFailure.NO_ANSWER, f"{effect}: the connection was lost")
+        answer = await getattr(self._shared, verb)(*arguments, **named)
         if fails:
-            raise StoreUnavailable(StoreFailure.NO_ANSWER, f"the answer to {verb} was lost")
+            raise StoreUnavailable(StoreFailure.NO_ANSWER, f"the answer to {effect} was lost")
         await (
             process.gate("receive the answer to the commit")
-            if verb == "commit"
+            if effect == "commit"
             else process.receive_answer()
         )
         if self._connection != self._shared.connection:
             raise StoreUnavailable(
-                StoreFailure.NO_ANSWER, f"the connection was lost before the answer to {verb}"
+                StoreFailure.NO_ANSWER, f"the connection was lost before the answer to {effect}"
             )
         return answer
 
-    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
+    async def write(self, guard: Guard, fields: Mapping[str, str], **entries: Any) -> Verdict:
+        if entries.get("first") is None:
+            kind = "forget" if fields.keys() == {"meta_digest"} else "merge"
+            verdict: Verdict = await self._do("write", kind, guard, fields, **entries)
+            return verdict
         began = self._process.world.loop.time()
-        verdict: Verdict = await self._do("commit", guard, commit)
+        verdict = await self._do("write", "commit", guard, fields, **entries)
         self._process.last_commit[guard.partition] = self._process.world.loop.time() - began
         return verdict
 
 
 def _verb(name: str) -> Any:
     async def verb(self: ProcessStore, *arguments: Any) -> Any:
-        return await self._do(name, *arguments)
+        return await self._do(name, name, *arguments)
 
     return verb
 
 
-for _name in (name for name in vars(Store) if not name.startswith("_") and name != "commit"):
+for _name in (name for name in vars(Store) if not name.startswith("_") and name != "write"):
     setattr(ProcessStore, _name, _verb(_name))
 
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from streams.ledger import accounts, columns, roster_members, state
 from streams.store import snapshot
-from streams.worker import merge, odometer_publisher, ownership, processor, restore, snapshot_writer
+from streams.worker import merge, odometer_publisher, ownership, processor, snapshot_writer
 
 
 @dataclass
@@ -165,7 +165,6 @@ class Settings:
                 (snapshot_writer, "SEND_BYTES", 4 * self.chunk_bytes),
                 (snapshot_writer, "READ_PAGES", 2),
                 (snapshot_writer, "TIME_SHARE", 1.0),
-                (restore, "STAGE_BYTES", 4 * self.chunk_bytes),
                 (ownership, "_SNAPSHOT_EVERY", 0.1),
                 (processor, "BATCH_RECORDS", self.batch_records),
                 (processor, "OVERLAP_RECORDS", self.overlap_records),

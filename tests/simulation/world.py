@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from streams.ledger.ledger import Channel
 from streams.store.layout import Damaged
 from streams.store.snapshot import UnusableSnapshot
-from streams.store.store_port import Acquired, Commit, Exchange, Guard, Installation, Verdict
+from streams.store.store_port import Acquired, Guard, Verdict
 from streams.store.stored_state import verified
 from tests.doubles.memory_broker import MemoryBroker, last_snapshot
 from tests.doubles.memory_store import Contents, MemoryStore
@@ -43,17 +43,8 @@ class SharedStore(MemoryStore):
     async def acquire(self, partition: int, owner: str, topic: bytes, partitions: int) -> Acquired:
         return self._remember(partition, await super().acquire(partition, owner, topic, partitions))
 
-    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
-        return self._remember(guard.partition, await super().commit(guard, commit))
-
-    async def merge(self, guard: Guard, exchange: Exchange) -> Verdict:
-        return self._remember(guard.partition, await super().merge(guard, exchange))
-
-    async def forget(self, guard: Guard, published: Any) -> Verdict:
-        return self._remember(guard.partition, await super().forget(guard, published))
-
-    async def install(self, guard: Guard, installation: Installation) -> Verdict:
-        return self._remember(guard.partition, await super().install(guard, installation))
+    async def write(self, guard: Guard, fields: Mapping[str, str], **entries: Any) -> Verdict:
+        return self._remember(guard.partition, await super().write(guard, fields, **entries))
 
     def replace_contents(self, copies: Mapping[int, Contents]) -> None:
         """Replace the state of these partitions, and leave the others."""
@@ -153,7 +144,7 @@ class World:
     def is_covered(self, partition: int) -> bool:
         """Return whether the state of a partition can be rebuilt without Redis."""
         snapshot, log = last_snapshot(self.broker, partition), self.broker.norms(partition)
-        return log.start == 0 or (snapshot is not None and log.start <= snapshot.manifest.next)
+        return log.start == 0 or (snapshot is not None and log.start <= snapshot.manifest.meta.next)
 
     def check_snapshot(self, partition: int) -> None:
         """Check that the last snapshot is complete, and that the offsets of a log's snapshots
@@ -165,7 +156,7 @@ class World:
             self.failures.append(Wrong(f"the last snapshot of {partition}: {unusable}"))
             return
         if snapshot is not None:
-            place, reached = (partition, snapshot.manifest.topic), snapshot.manifest.next
+            place, reached = (partition, snapshot.manifest.meta.topic), snapshot.manifest.meta.next
             if reached < self.snapshot_offsets.get(place, 0):
                 self.failures.append(Wrong(f"the last snapshot of {partition} is at {reached}"))
             self.snapshot_offsets[place] = reached

@@ -1,4 +1,4 @@
--- The guard of every script of an owner: the store prepends this text to each of them.
+-- What every script of an owner begins with: the store prepends this text to each of them.
 --
 -- KEYS[1]  meta      hash: the log of the partition, its progress, the number of entries
 -- KEYS[2]  changes   list: deltas that were not merged into pages yet
@@ -27,13 +27,24 @@ local function refusal()
   return false
 end
 
--- End a write: store the number of entries and increment the version.
-local function written()
-  redis.call('HSET', KEYS[1],
-    'changes', redis.call('LLEN', KEYS[2]),
-    'pages', redis.call('HLEN', KEYS[3]),
-    'outbox', redis.call('HLEN', KEYS[4]))
-  redis.call('HINCRBY', KEYS[1], 'version', 1)
-  return 'OK'
+-- Add entries to the list KEYS[first] and the two hashes after it. ARGV has three lists of words
+-- from `at` on, each after its length: deltas, names and pages, names and outbox entries. Return
+-- where they end. They are written one by one: `unpack` has a limit, and would fail after the first
+-- write.
+local function add(first, at)
+  for key = first, first + 2 do
+    local last = at + tonumber(ARGV[at])
+    if key == first then
+      for word = at + 1, last do
+        redis.call('RPUSH', KEYS[key], ARGV[word])
+      end
+    else
+      for word = at + 1, last, 2 do
+        redis.call('HSET', KEYS[key], ARGV[word], ARGV[word + 1])
+      end
+    end
+    at = last + 1
+  end
+  return at
 end
 

@@ -8,7 +8,7 @@ import pytest
 from streams.kafka.results import NotSent
 from streams.kafka.topics import SNAPSHOTS
 from streams.store.snapshot import CHUNK_BYTES, MANIFEST, UnusableSnapshot
-from tests.unit.store.snapshots import Kept, drawn, written
+from tests.unit.store.snapshots import Kept, drawn, found, written
 
 P = 1
 OTHER = 0
@@ -16,13 +16,13 @@ OTHER = 0
 
 async def write(topic, kept, last=None):
     """All of a snapshot, in several transactions; what it is, without its contents."""
-    parts, manifest, draft = drawn(kept, last)
+    parts, manifest, emptied = drawn(kept, last)
     await topic.send(parts[:1])
     await topic.send(parts[1:])
     await topic.send([manifest])
-    if emptied := draft.emptied():
+    if emptied:
         await topic.send(emptied)
-    return draft.snapshot
+    return found([*parts, manifest], with_contents=False)
 
 
 def test_what_is_read_is_what_was_written_last_of_this_partition(run):
@@ -38,9 +38,9 @@ def test_what_is_read_is_what_was_written_last_of_this_partition(run):
         second = Kept(next=12, pages={**many, "run:d/r": b"r"})
         await write(topic, second, await topic.read(with_contents=False))
         read = await topic.read(with_contents=True)
-        assert (read.manifest.next, read.pages) == (12, second.packed)
-        moment = second.moment
-        assert (read.changes, read.outbox) == (list(moment.changes), dict(moment.outbox))
+        assert (read.manifest.meta.next, read.pages) == (12, second.packed)
+        unpaged = second.unpaged
+        assert (read.changes, read.outbox) == (list(unpaged.changes), dict(unpaged.outbox))
         assert await other.read(with_contents=True) is None
         await topic.stop()
 
@@ -94,7 +94,7 @@ def test_a_manifest_whose_transaction_was_not_committed_is_not_out(run):
         await topic.start()
         assert (await topic.read(with_contents=True)).manifest == first.manifest
         await write(topic, Kept(next=30), await topic.read(with_contents=False))
-        assert (await topic.read(with_contents=True)).manifest.next == 30
+        assert (await topic.read(with_contents=True)).manifest.meta.next == 30
         await topic.stop()
 
     run(scenario)
@@ -108,8 +108,8 @@ def test_a_snapshot_with_a_missing_chunk_is_unusable(run):
         await topic.send([*parts[1:], manifest])
         with pytest.raises(UnusableSnapshot) as raised:
             await topic.read(with_contents=True)
-        assert raised.value.manifest.next == 10
-        assert (await topic.read(with_contents=False)).manifest.next == 10
+        assert raised.value.manifest.meta.next == 10
+        assert (await topic.read(with_contents=False)).manifest.meta.next == 10
         await topic.send([(MANIFEST, b"no manifest")])
         with pytest.raises(UnusableSnapshot):
             await topic.read(with_contents=False)
@@ -133,7 +133,7 @@ def test_sending_fails_if_the_topic_is_stopped_meanwhile(run):
             with suppress(NotSent):
                 await sending
         await topic.start()
-        assert (await topic.read(with_contents=True)).manifest.next in (10, 20)
+        assert (await topic.read(with_contents=True)).manifest.meta.next in (10, 20)
         await topic.stop()
 
     run(scenario)

@@ -16,6 +16,7 @@ from streams.store.stored_state import StoredState
 from streams.store.writer import PartitionWriter
 from tests.doubles.memory_store import Contents, MemoryStore
 
+Named = dict[str, bytes]
 P = 3
 PARTITIONS = 4
 TOPIC = b"topic of 16 byte"
@@ -69,6 +70,12 @@ class Hand(Protocol):
     def write(self, partition: int, contents: Contents) -> None:
         """Put this in the place of all that is kept of it."""
 
+    def stage(self, partition: int, changes: list[bytes], pages: Named, outbox: Named) -> None:
+        """Leave this of a large write that was interrupted."""
+
+    def staged(self, partition: int) -> int:
+        """Return how many entries are left of large writes that were interrupted."""
+
 
 @dataclass
 class MemoryHand:
@@ -79,6 +86,12 @@ class MemoryHand:
 
     def write(self, partition: int, contents: Contents) -> None:
         self.store.restore({**self.store.copy(), partition: contents})
+
+    def stage(self, *_: object) -> None:
+        """Do nothing: this store has no large writes."""
+
+    def staged(self, partition: int) -> int:
+        return 0
 
 
 Client = redis.Redis | redis.RedisCluster
@@ -119,6 +132,21 @@ class RedisHand:
                 elif kept:
                     pipeline.hset(key(name), mapping=kept)
             pipeline.execute()
+
+    def stage(self, partition: int, changes: list[bytes], pages: Named, outbox: Named) -> None:
+        key = self._keys(partition)
+        self.client.rpush(key("staged-changes"), *changes)
+        for name, entries in (("staged-pages", pages), ("staged-outbox", outbox)):
+            if entries:
+                self.client.hset(key(name), mapping=entries)
+
+    def delete(self, partition: int, name: str) -> None:
+        self.client.delete(self._keys(partition)(name))
+
+    def staged(self, partition: int) -> int:
+        key = self._keys(partition)
+        hashes = sum(self.client.hlen(key(name)) for name in ("staged-pages", "staged-outbox"))
+        return self.client.llen(key("staged-changes")) + hashes
 
     def _keys(self, partition: int) -> Callable[[str], str]:
         return lambda name: key_of(self.prefix, partition, name)

@@ -1,48 +1,42 @@
-"""What is read for a snapshot is of one moment, and a snapshot is put back wholly or not at all."""
+"""A snapshot is read as of one time, and restored completely or not at all."""
 
 import pytest
 
-from streams.store.layout import with_meta_digest
-from streams.store.store_port import Installation, Stage, Verdict
+from streams.store.layout import Meta, with_meta_digest
+from streams.store.store_port import Verdict
 from tests.conformance.store.bench import CHAIN, PARTITIONS, TOPIC, P, commit, guard_of
+from tests.doubles.memory_store import MemoryStore
 from tests.unit.store.snapshots import Kept, found, written
 
 SNAPSHOT = found(written(Kept(pages={"page:d/0": b"p", "run:d/r": b"r"})))
 
 
-def installation(**differing) -> Installation:
-    manifest = SNAPSHOT.manifest
-    fields = with_meta_digest(
-        {**manifest.fields, "topic": TOPIC.hex(), "partitions": str(PARTITIONS)}
+FIELDS = with_meta_digest(
+    {**SNAPSHOT.manifest.saved, "topic": TOPIC.hex(), "partitions": str(PARTITIONS)}
+)
+
+
+async def restore(bench, guard):
+    return await bench.store.write(
+        guard,
+        FIELDS,
+        replaces=True,
+        changes=SNAPSHOT.changes,
+        pages=SNAPSHOT.pages,
+        outbox=SNAPSHOT.outbox,
     )
-    counts = {
-        "pages": manifest.pages,
-        "changes": manifest.changes,
-        "outbox_entries": manifest.outbox,
-    }
-    return Installation(fields, **{**counts, **differing})
 
 
-async def stage_all(bench, guard):
-    pages = list(SNAPSHOT.pages.items())
-    for number, stage in enumerate(
-        [
-            Stage(dict(pages[:1]), SNAPSHOT.changes[:1], {}, is_first=True),
-            Stage(dict(pages[1:]), SNAPSHOT.changes[1:], SNAPSHOT.outbox, is_first=False),
-        ]
-    ):
-        assert await bench.store.stage(guard, stage) is Verdict.OK, number
-
-
-def test_a_moment_is_what_is_kept_besides_pages(run):
+def test_unpaged_is_the_state_besides_pages(run):
     async def scenario(bench):
         writer = await bench.owner("a").acquire()
         await commit(writer, 0, 3, b"one", (b"answers",))
         await writer.merge(3, {"page:d/0": b"p", "run:d/r": b"r"})
-        moment = await writer.moment()
+        unpaged = await writer.unpaged()
         kept = bench.hand.read(P)
-        assert (list(moment.changes), moment.outbox) == (kept.changes, kept.outbox)
-        assert (moment.meta.next, moment.meta.chain, moment.meta.pages) == (3, CHAIN, 2)
+        assert (list(unpaged.changes), unpaged.outbox) == (kept.changes, kept.outbox)
+        meta = Meta.of(unpaged.fields)
+        assert (meta.next, meta.chain, meta.pages) == (3, CHAIN, 2)
         assert await writer.pages(writer.hashes) == kept.pages
         wrong = {**writer.hashes, "run:d/r": 7}
         assert await writer.pages(wrong) is None
@@ -59,37 +53,42 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("verdict", SPOILED)
-def test_who_is_not_where_the_store_is_reads_no_moment_and_puts_nothing_back(run, verdict):
+@pytest.mark.parametrize("command_bytes", [1, 1 << 20])
+def test_a_write_of_another_state_than_the_owners_changes_nothing(
+    run, verdict, command_bytes, monkeypatch
+):
+    monkeypatch.setattr("streams.store.redis_store._COMMAND_BYTES", command_bytes)
+
     async def scenario(bench):
         writer = await bench.owner("a").acquire()
         await commit(writer, 0, 5)
-        guard = guard_of(writer)
-        await stage_all(bench, guard)
         kept = bench.hand.read(P)
         SPOILED[verdict](kept)
         bench.hand.write(P, kept)
-        assert await writer.moment() is verdict
-        assert await bench.store.stage(guard, Stage({}, [], {}, is_first=True)) is verdict
-        assert await bench.store.install(guard, installation()) is verdict
-        assert bench.hand.read(P).meta == kept.meta
+        assert await writer.unpaged() is verdict
+        assert await restore(bench, guard_of(writer)) is verdict
+        assert bench.hand.read(P) == kept
 
     run(scenario)
 
 
-def test_what_is_staged_is_nothing_until_it_is_installed(run):
+@pytest.mark.parametrize("command_bytes", [1, 20, 1 << 20])
+def test_a_snapshot_replaces_everything_at_once(run, command_bytes, monkeypatch):
+    monkeypatch.setattr("streams.store.redis_store._COMMAND_BYTES", command_bytes)
+
     async def scenario(bench):
         owner = bench.owner("a")
         writer = await owner.acquire()
         await commit(writer, 0, 5, b"before")
-        before = await owner.load()
+        await writer.merge(5, {"page:d/9": b"before"})
+        bench.hand.stage(P, [b"left"], {"page:d/8": b"left"}, {"1/1": b"left"})
         guard = guard_of(writer)
-        await stage_all(bench, guard)
-        assert await owner.load() == before
-        assert await bench.store.install(guard, installation()) is Verdict.OK
+        assert await restore(bench, guard) is Verdict.OK
+        assert bench.hand.staged(P) == 0
         kept = await owner.load()
         assert (kept.meta.owner, kept.meta.version) == ("a", guard.version + 1)
         assert (kept.pages, kept.next) == ({"page:d/0": b"p", "run:d/r": b"r"}, 10)
-        assert kept.meta.chain == SNAPSHOT.manifest.chain
+        assert kept.meta.chain == SNAPSHOT.manifest.meta.chain
         assert (kept.changes, kept.outbox) == (
             [b"changed by 8", b"changed by 9"],
             [("9/0", b"an answer")],
@@ -100,31 +99,26 @@ def test_what_is_staged_is_nothing_until_it_is_installed(run):
     run(scenario)
 
 
-@pytest.mark.parametrize("what", ["pages", "changes", "outbox_entries"])
-def test_what_is_not_all_there_is_not_installed(run, what):
+@pytest.mark.parametrize("lose", ["staged-changes", "staged-pages", "staged-outbox"])
+def test_a_large_write_of_which_a_piece_is_lost_changes_nothing(run, lose, monkeypatch):
+    monkeypatch.setattr("streams.store.redis_store._COMMAND_BYTES", 1)
+
     async def scenario(bench):
+        if isinstance(bench.store, MemoryStore):
+            return
         owner = bench.owner("a")
         writer = await owner.acquire()
         await commit(writer, 0, 5, b"before")
         before = await owner.load()
-        await stage_all(bench, guard_of(writer))
-        more = getattr(installation(), what) + 1
-        refused = await bench.store.install(guard_of(writer), installation(**{what: more}))
-        assert refused is Verdict.DAMAGED
+        guarded = bench.store._guarded
+
+        async def losing(name, *arguments):
+            if name == "write":
+                bench.hand.delete(P, lose)
+            return await guarded(name, *arguments)
+
+        monkeypatch.setattr(bench.store, "_guarded", losing)
+        assert await restore(bench, guard_of(writer)) is Verdict.DAMAGED
         assert await owner.load() == before
-
-    run(scenario)
-
-
-def test_who_stages_first_drops_what_another_left_there(run):
-    async def scenario(bench):
-        owner = bench.owner("a")
-        writer = await owner.acquire()
-        leftover = Stage({"page:d/9": b"x"}, [b"x"], {"1/1": b"x"}, is_first=True)
-        assert await bench.store.stage(guard_of(writer), leftover) is Verdict.OK
-        writer = await bench.owner("b").acquire()
-        await stage_all(bench, guard_of(writer))
-        assert await bench.store.install(guard_of(writer), installation()) is Verdict.OK
-        assert "page:d/9" not in (await owner.load()).pages
 
     run(scenario)

@@ -6,8 +6,8 @@ Nothing that is missing may ever be read as "nobody spent anything".
 import pytest
 
 from streams.store.layout import Damaged
-from streams.store.store_port import Stage, Verdict
-from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit, guard_of
+from streams.store.store_port import Verdict
+from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit
 from tests.doubles.memory_store import Contents
 
 
@@ -179,7 +179,7 @@ LEFT = {**COUNTED, "the head is gone": lambda kept: kept.meta.clear()}
 def test_discarded_state_leaves_nothing_to_a_new_acquisition_and_fences_its_owner(run, lose):
     async def scenario(bench):
         _, writer = await filled(bench)
-        await bench.store.stage(guard_of(writer), Stage({}, [b"staged"], {}, is_first=True))
+        bench.hand.stage(P, [b"staged"], {}, {})
         kept = bench.hand.read(P)
         lose(kept)
         bench.hand.write(P, kept)

@@ -5,9 +5,9 @@ from itertools import combinations
 import pytest
 
 from streams.store.layout import CHANGE_BYTES, pack_change
-from streams.store.store_port import Stage, Verdict
+from streams.store.store_port import Verdict
 from streams.store.writer import Backlog
-from tests.conformance.store.bench import CHAIN, P, commit, guard_of
+from tests.conformance.store.bench import CHAIN, P, commit
 
 
 def test_a_commit_moves_next_and_chain_and_keeps_changes_and_outputs_together(run):
@@ -181,7 +181,7 @@ def test_a_commit_larger_than_one_command_is_written_completely_or_not_at_all(ru
         writer = await owner.acquire()
         await commit(writer, 0, 1, b"first")
         large, outputs = bytes(range(75)), (b"o" * 30, b"p", b"q" * 12)
-        await bench.store.stage(guard_of(writer), Stage({}, [b"old"], {"9/9": b"old"}, True))
+        bench.hand.stage(P, [b"old"], {"page:d/9": b"old"}, {"9/9": b"old"})
         assert await commit(writer, 1, 2, large, outputs, published=("0/0",)) is Verdict.OK
         kept = await owner.load()
         assert kept.changes == [b"first", large]

@@ -50,7 +50,7 @@ def last_record_not_compared() -> Patches:
     async def rewritten(*_: Any) -> None:
         return None
 
-    for module in (ownership, processor):
+    for module in (continuity, ownership, processor):
         yield replaced(module, "rewritten", rewritten)
 
 
@@ -67,7 +67,7 @@ def leader_epochs_not_compared() -> Patches:
         lenient = SimpleNamespace(record=record, extent=log.extent)
         return await real(chain, leader_epoch, lenient, stops)
 
-    for module in (ownership, processor):
+    for module in (continuity, ownership, processor):
         yield replaced(module, "rewritten", rewritten)
 
 
@@ -108,15 +108,15 @@ def ends_of_the_log_not_compared() -> Patches:
 @mutation
 def trims_taken_for_another_log() -> Patches:
     """An acquisition does not read the start of the log again if the last record is missing."""
-    real = ownership._compare
+    real = ownership.unfit
 
-    async def compare(meta: Any, log: Any, stops: Suspensions) -> None:
+    async def unfit(meta: Any, log: Any, stops: Suspensions) -> Suspension | None:
         async def before(_: int) -> Extent:
             return Extent(stops.log_start, stops.log_end)
 
-        await real(meta, SimpleNamespace(record=log.record, extent=before), stops)
+        return await real(meta, SimpleNamespace(record=log.record, extent=before), stops)
 
-    yield replaced(ownership, "_compare", compare)
+    yield replaced(ownership, "unfit", unfit)
 
 
 @mutation

@@ -101,13 +101,12 @@ def meta_not_compared_with_its_digest() -> Patches:
 @mutation
 def offset_not_compared() -> Patches:
     """A batch is written at any offset: neither DUPLICATE nor GAP."""
-    real = memory_store.MemoryStore.commit
+    real = memory_store.MemoryStore.write
 
-    async def commit(self: Any, guard: Any, batch: Any) -> Verdict:
-        kept = self.contents(guard.partition)
-        if memory_store._refusal(kept, guard) is None:
-            kept.meta["next"] = str(batch.first)
-        return await real(self, guard, batch)
+    async def write(
+        self: Any, *arguments: Any, first: int | None = None, **entries: Any
+    ) -> Verdict:
+        return await real(self, *arguments, **entries)
 
     yield _guarded_less(lambda kept, guard: _with_owner_of(kept, _with_version_of(kept, guard)))
-    yield replaced(memory_store.MemoryStore, "commit", commit)
+    yield replaced(memory_store.MemoryStore, "write", write)

@@ -137,12 +137,12 @@ def aborted_odometers_accepted() -> Patches:
 def manifest_sent_before_its_chunks() -> Patches:
     """The manifest of a snapshot is sent before all of its chunks."""
 
-    async def finish(self: Any, draft: Any, moment: Any, sending: Any) -> None:
-        records, manifest = draft.finish(moment, self._writer.partition)
+    async def finish(self: Any, builder: Any, unpaged: Any, sending: Any) -> None:
+        records, manifest, written = builder.finish(unpaged)
         await self._topic.send([manifest])
         await self._send(sending + records, 0)
-        await self._send(draft.emptied(), 0)
-        self._last, self.reached = draft.snapshot, moment.meta.next
+        await self._send(builder.emptied(written), 0)
+        self._last, self.reached = written, written.manifest.meta.next
 
     yield replaced(snapshot_writer.SnapshotWriter, "_finish", finish)
 
@@ -150,7 +150,7 @@ def manifest_sent_before_its_chunks() -> Patches:
 @mutation
 def chunks_of_the_last_snapshot_overwritten() -> Patches:
     """A new snapshot overwrites the chunks of the previous one."""
-    yield replaced(snapshot_writer, "Draft", lambda last: snapshot.Draft(None))
+    yield replaced(snapshot_writer, "SnapshotBuilder", lambda last: snapshot.SnapshotBuilder(None))
 
 
 @mutation

@@ -16,7 +16,8 @@ from streams.records import encode, tombstone_offset
 from streams.replay.archive import ArchivedRecord, HeadSource, MissingRecord, StoredHead
 from streams.sdk.memory_connection import MemoryConnection
 from streams.store.layout import chain_fields, fields_of_nothing, pack_change, with_digest
-from streams.store.snapshot import Draft, Moment, Search, Snapshot
+from streams.store.snapshot import Snapshot, SnapshotBuilder, find_last
+from streams.store.store_port import Unpaged
 from streams.store.stored_state import StoredState, verified
 from streams.worker.outbox import outbox_entries_of
 from tests.doubles.memory_store import Contents
@@ -112,27 +113,24 @@ class Archived(MemoryConnection):
         kept, snapshot = self.kept[partition], self.snapshot(partition)
         heads = [StoredHead(HeadSource.REDIS, kept.next, bytes.fromhex(kept.fields["head"]))]
         if snapshot is not None:
-            manifest = snapshot.manifest
-            heads.append(StoredHead(HeadSource.SNAPSHOT, manifest.next, manifest.chain.head))
+            meta = snapshot.manifest.meta
+            heads.append(StoredHead(HeadSource.SNAPSHOT, meta.next, meta.chain.head))
         return heads
 
     def snapshot(self, partition: int) -> Snapshot | None:
         """The last snapshot that ``draw`` has made."""
-        search = Search(with_contents=True)
-        search.take((r.key or b"", r.value) for r in self.topics.get(("snapshots", partition), []))
-        return search.snapshot()
+        records = self.topics.get(("snapshots", partition), [])
+        return find_last([[(r.key or b"", r.value) for r in records]], with_contents=True)
 
     def draw(self, partition: int) -> None:
         """Write a snapshot of what Redis has now."""
         kept = self.load(partition)
         assert kept is not None
-        draft = Draft(None)
+        builder = SnapshotBuilder(None)
         for name, page in self.kept[partition].pages.items():
-            for key, value in draft.add(name, page):
+            for key, value in builder.add(name, page):
                 self.append("snapshots", partition, value, key)
-        parts, manifest = draft.finish(
-            Moment(kept.meta, self.kept[partition].changes, {}), partition
-        )
+        parts, manifest, _ = builder.finish(Unpaged(kept.fields, self.kept[partition].changes, {}))
         for key, value in [*parts, manifest]:
             self.append("snapshots", partition, value, key)
 

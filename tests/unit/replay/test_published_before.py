@@ -33,7 +33,7 @@ def trimmed() -> Archived:
         archived.apply(partition, b"one more record")
         snapshot = archived.snapshot(partition)
         assert snapshot is not None
-        archived.trim("norms", partition, snapshot.manifest.next - 1)
+        archived.trim("norms", partition, snapshot.manifest.meta.next - 1)
     return archived
 
 

@@ -356,7 +356,7 @@ def drawn() -> Archived:
 def end_of_snapshot(archived: Archived, partition: int) -> int:
     snapshot = archived.snapshot(partition)
     assert snapshot is not None
-    return snapshot.manifest.next
+    return snapshot.manifest.meta.next
 
 
 def trim_as_far_as_it_goes(archived: Archived, partition: int) -> None:

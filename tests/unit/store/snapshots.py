@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from streams.records.digests import genesis
 from streams.store.layout import (
-    Meta,
     chain_fields,
     fields_of_nothing,
     pack_change,
@@ -15,7 +14,8 @@ from streams.store.layout import (
     page_hash,
     with_digest,
 )
-from streams.store.snapshot import Draft, Moment, Record, Search, Snapshot
+from streams.store.snapshot import Record, Snapshot, SnapshotBuilder, find_last
+from streams.store.store_port import Unpaged
 from tests.doubles.memory_store import Contents
 
 TOPIC = b"topic of 16 byte"
@@ -42,7 +42,7 @@ class Kept:
         return {name: page_hash(name, page) for name, page in self.packed.items()}
 
     @property
-    def moment(self) -> Moment:
+    def unpaged(self) -> Unpaged:
         changes = [
             entry
             for offset in range(self.since, self.next)
@@ -55,33 +55,30 @@ class Kept:
         nothing = fields_of_nothing(self.topic, P, self.partitions)
         kept = Contents(nothing, changes, self.packed, outbox)
         kept.seal(**chain_fields(chain), next=str(self.next), since=str(self.since))
-        return Moment(Meta.of(kept.meta), changes, outbox)
+        return Unpaged(kept.meta, changes, outbox)
 
 
-def drawn(kept: Kept, last: Snapshot | None = None) -> tuple[list[Record], Record, Draft]:
-    """The parts of a snapshot of what is kept, its manifest, and how it came about."""
-    draft, parts = Draft(last), []
-    for name in draft.keep(kept.hashes):
-        parts += draft.add(name, kept.packed[name])
-    rest, manifest = draft.finish(kept.moment, P)
-    return [*parts, *rest], manifest, draft
+def drawn(kept: Kept, last: Snapshot | None = None) -> tuple[list[Record], Record, list[Record]]:
+    """The parts of a snapshot of what is kept, its manifest, and what empties other slots."""
+    builder, parts = SnapshotBuilder(last), []
+    for name in builder.keep(kept.hashes):
+        parts += builder.add(name, kept.packed[name])
+    rest, manifest, snapshot = builder.finish(kept.unpaged)
+    return [*parts, *rest], manifest, builder.emptied(snapshot)
 
 
 def written(kept: Kept, last: Snapshot | None = None) -> list[Record]:
     """All records of a snapshot, in order."""
-    parts, manifest, draft = drawn(kept, last)
-    return [*parts, manifest, *draft.emptied()]
+    parts, manifest, emptied = drawn(kept, last)
+    return [*parts, manifest, *emptied]
 
 
 def found(
     records: Sequence[Record], stretch: int = 3, with_contents: bool = True
 ) -> Snapshot | None:
     """The last snapshot in a topic with these records."""
-    search, end = Search(with_contents), len(records)
-    while end > 0 and not search.is_over:
-        search.take(records[max(0, end - stretch) : end])
-        end -= stretch
-    return search.snapshot()
+    ends = range(len(records), 0, -stretch)
+    return find_last((records[max(0, end - stretch) : end] for end in ends), with_contents)
 
 
 def compacted(records: Iterable[Record]) -> list[Record]:

@@ -27,7 +27,12 @@ TOPIC = b"topic of 16 byte"
 def test_the_head_of_nothing_is_read_as_nothing():
     meta = Meta.of(fields_of_nothing(TOPIC, 3, 4))
     assert meta.chain == genesis(TOPIC, 3, 4)
-    assert (meta.topic, meta.partitions, meta.owner, meta.digest) == (TOPIC.hex(), 4, "", 0)
+    assert (meta.topic, meta.partitions, meta.owner, int(meta.digest, 16)) == (
+        TOPIC.hex(),
+        4,
+        "",
+        0,
+    )
     assert (meta.version, meta.next, meta.since) == (0, 0, 0)
     assert (meta.changes, meta.pages, meta.outbox) == (0, 0, 0)
 

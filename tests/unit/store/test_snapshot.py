@@ -20,6 +20,7 @@ from streams.store.snapshot import (
     changed_since,
     deletable,
 )
+from streams.store.store_port import Unpaged
 from tests.unit.store.snapshots import PARTITIONS, TOPIC, Kept, compacted, drawn, found, written
 
 
@@ -30,13 +31,11 @@ def whole(records: list[Record], **how: int) -> Snapshot:
 
 
 def is_of(read: Snapshot, kept: Kept) -> bool:
-    meta, expected = read.state().meta, kept.moment.meta
-    same = {"owner": expected.owner, "version": expected.version}
     return (
-        replace(meta, **same) == expected
+        read.manifest.saved.items() <= kept.unpaged.fields.items()
         and read.pages == kept.packed
-        and read.changes == list(kept.moment.changes)
-        and read.outbox == dict(kept.moment.outbox)
+        and read.changes == list(kept.unpaged.changes)
+        and read.outbox == dict(kept.unpaged.outbox)
     )
 
 
@@ -156,16 +155,16 @@ def test_a_snapshot_with_a_missing_or_changed_piece_is_unusable(
 def test_a_snapshot_with_intact_chunks_and_a_gap_in_its_deltas_is_damaged() -> None:
     class Gapped(Kept):
         @property
-        def moment(self) -> snapshot.Moment:
-            moment = super().moment
-            return replace(moment, changes=[moment.changes[0], moment.changes[0]])
+        def unpaged(self) -> Unpaged:
+            unpaged = super().unpaged
+            return unpaged._replace(changes=[unpaged.changes[0], unpaged.changes[0]])
 
     with pytest.raises(Damaged):
         found(written(Gapped()))
 
 
 def test_a_manifest_of_a_later_format_is_rejected() -> None:
-    with patch.object(snapshot, "FORMAT", 2):
+    with patch.object(snapshot, "FORMAT", 3):
         records = written(Kept())
     with pytest.raises(UnusableSnapshot):
         found(records)

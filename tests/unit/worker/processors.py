@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -13,7 +13,7 @@ from streams.ledger.state import State
 from streams.records.digests import NO_TOPIC
 from streams.store.layout import fields_of_nothing, with_digest
 from streams.store.misfit import Suspensions
-from streams.store.store_port import Commit, Exchange, Guard, Verdict
+from streams.store.store_port import Guard, Verdict
 from streams.store.stored_state import StoredState, verified
 from streams.store.writer import PartitionWriter
 from streams.worker.ports import Ending, World
@@ -90,13 +90,33 @@ class Gate:
         self.passed.append(effect)
 
 
+@dataclass
+class Written:
+    """The arguments of a write."""
+
+    fields: dict[str, str]
+    first: int | None = None
+    replaces: bool = False
+    dropped: int = 0
+    changes: Sequence[bytes] = ()
+    pages: Mapping[str, bytes] = field(default_factory=dict)
+    deleted: Sequence[str] = ()
+    outbox: Mapping[str, bytes] = field(default_factory=dict)
+    published: Sequence[str] = ()
+
+    @property
+    def next(self) -> int:
+        """Return the offset after the batch."""
+        return int(self.fields["next"])
+
+
 class Store(MemoryStore):
     """A store that remembers what was written."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__(clock=lambda: 0.0)
-        self.commits: list[Commit] = []
-        self.exchanges: list[Exchange] = []
+        self.commits: list[Written] = []
+        self.merges: list[Written] = []
         self.forgotten: list[str] = []
         self._gate = gate
 
@@ -105,22 +125,21 @@ class Store(MemoryStore):
         """Return the reason why the first partition is suspended, if it is."""
         return self.contents(0).suspended.get("reason")
 
-    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
-        await self._gate("store.commit")
-        self.commits.append(commit)
-        verdict = await super().commit(guard, commit)
-        await self._gate("store.committed")
+    async def write(self, guard: Guard, fields: Mapping[str, str], **entries: Any) -> Verdict:
+        written = Written(dict(fields), **entries)
+        kind = "forget" if fields.keys() == {"meta_digest"} else "merge"
+        kind = kind if written.first is None else "commit"
+        await self._gate(f"store.{kind}")
+        if kind == "commit":
+            self.commits.append(written)
+        elif kind == "merge":
+            self.merges.append(written)
+        else:
+            self.forgotten += written.published
+        verdict = await super().write(guard, fields, **entries)
+        if kind == "commit":
+            await self._gate("store.committed")
         return verdict
-
-    async def merge(self, guard: Guard, exchange: Exchange) -> Verdict:
-        await self._gate("store.merge")
-        self.exchanges.append(exchange)
-        return await super().merge(guard, exchange)
-
-    async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
-        await self._gate("store.forget")
-        self.forgotten += published
-        return await super().forget(guard, published)
 
 
 @dataclass

@@ -46,7 +46,7 @@ def test_a_merge_that_waits_for_a_failing_batch_writes_nothing() -> None:
             await made.processor.merge()  # has to wait for the batch
         assert made.ends.first.reason is Ending.FAILED
         assert isinstance(made.ends.first.error, MemoryError)
-        assert (made.store.exchanges, made.store.commits) == ([], [])
+        assert (made.store.merges, made.store.commits) == ([], [])
 
     asyncio.run(scenario())
 

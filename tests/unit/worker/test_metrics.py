@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from streams.ledger.ledger import Channel
 from streams.records import Answer, Decision, Halted, OdometerRecord, User, decode_answer
 from streams.records.users import UserIds
-from streams.store.store_port import Commit, Guard, Verdict
+from streams.store.store_port import Guard, Verdict
 from streams.worker.heartbeat import BEAT_EVERY
 from streams.worker.metrics import SECONDS, CountingPublisher, Metrics, PartitionsCollector
 from streams.worker.ownership import OwnedPartitions
@@ -47,9 +49,9 @@ class Timed(Store):
 
     metrics: Metrics
 
-    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
+    async def write(self, guard: Guard, fields: Mapping[str, str], **entries: Any) -> Verdict:
         with self.metrics.committing():
-            return await super().commit(guard, commit)
+            return await super().write(guard, fields, **entries)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from streams.ledger.ledger import (
 from streams.ledger.partition_errors import CannotVerify
 from streams.ledger.state import State as LedgerState
 from streams.records import Erase, encode
+from streams.records.digests import HashChain
 from streams.records.signatures import NoVerifier
 from streams.store.misfit import Suspension
 from streams.store.store_port import SuspensionReason
@@ -74,8 +75,10 @@ def test_a_commit_carries_the_chain_up_to_its_last_record():
             await made.until(lambda offset=offset: made.processor.next == offset + 1)
             assert record.applied
         for commit in made.store.commits:
-            assert commit.chain.last == commit.next - 1
-            assert commit.chain.ends_with(b"%d" % commit.chain.last)
+            assert commit.fields["last"] == str(commit.next - 1)
+            head, before = (bytes.fromhex(commit.fields[name]) for name in ("head", "before"))
+            chain = HashChain(head, before, commit.next - 1)
+            assert chain.ends_with(b"%d" % chain.last)
 
     run(scenario)
 
@@ -108,7 +111,7 @@ def test_a_hole_suspends_the_partition_and_the_reason_is_stored():
         await made.processor.merge()
         await made.processor.pass_tail(9)
         assert made.processor.next == 1
-        assert made.store.exchanges == []
+        assert made.store.merges == []
         assert not made.processor.can_resume
 
     run(scenario)
@@ -139,8 +142,8 @@ def test_a_batch_ends_where_a_leader_epoch_ends():
         await made.arrive(*records)
         made.processor.start()
         await made.until(lambda: made.processor.next == 3)
-        written = [(commit.next, commit.leader_epoch) for commit in made.store.commits]
-        assert written == [(2, 0), (3, 3)]
+        written = [(commit.next, commit.fields["leader_epoch"]) for commit in made.store.commits]
+        assert written == [(2, "0"), (3, "3")]
 
     run(scenario)
 
@@ -417,7 +420,7 @@ def test_a_merge_drops_only_changes_that_were_there_when_it_began(monkeypatch):
         made.gate.waiting.pop("store.merge")[0].set_result(None)
         await running
         assert made.processor.next == 3
-        run, gone, dropped = made.store.exchanges
+        run, gone, dropped = made.store.merges
         assert (list(run.pages), list(gone.pages)) == (["run:d/a"], [])
         assert (dropped.dropped, dropped.fields["since"]) == (covered.entries, "2")
 
@@ -436,7 +439,7 @@ def test_a_merge_writes_as_many_pages_at_once_as_a_write_may_take(monkeypatch):
         made = bench(ledger_with(Dirty))
         made.processor.start()
         await made.processor.merge()
-        written = [len(exchange.pages) for exchange in made.store.exchanges]
+        written = [len(merge.pages) for merge in made.store.merges]
         assert written == [2, 2, 1, 0]
 
     monkeypatch.setattr("streams.worker.merge.WRITE_BYTES", 200)

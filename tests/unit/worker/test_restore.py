@@ -379,14 +379,14 @@ def test_a_state_that_is_damaged_again_while_it_is_replaced_suspends_the_partiti
     async def scenario():
         cluster = await with_changes_since_the_snapshot()
         rename_an_outbox_entry(cluster)
-        real = cluster.store.install
+        real = cluster.store.write
 
-        async def install(guard, installation):
-            verdict = await real(guard, installation)
+        async def write(guard, fields, **entries):
+            verdict = await real(guard, fields, **entries)
             rename_an_outbox_entry(cluster)
             return verdict
 
-        cluster.store.install = install
+        cluster.store.write = write
         after = Worker(cluster, "after")
         assert 0 not in await after.acquire()
         assert cluster.store.suspension == SuspensionReason.DAMAGED
@@ -415,23 +415,19 @@ def test_the_topic_recreated_with_the_same_records_is_applied_once_keys_and_snap
 
 
 def test_a_rebuild_that_is_interrupted_begins_again(monkeypatch):
-    monkeypatch.setattr("streams.worker.restore.STAGE_BYTES", 1)
-
     async def scenario():
         cluster = await Past().happen(erases=False)
         before = cluster.store.contents(0).copy()
         cluster.flush()
         first, second = Worker(cluster, "first"), Worker(cluster, "second")
-        real, staged = cluster.store.stage, []
+        real = cluster.store.write
 
-        async def fence(guard, stage):
-            staged.append(stage)
-            if len(staged) == 2:
-                await cluster.store.acquire(0, "somebody else", cluster.broker.topic, 2)
-            return await real(guard, stage)
+        async def fenced(guard, fields, **entries):
+            await cluster.store.acquire(0, "somebody else", cluster.broker.topic, 2)
+            return await real(guard, fields, **entries)
 
         with monkeypatch.context() as patch:
-            patch.setattr(cluster.store, "stage", fence)
+            patch.setattr(cluster.store, "write", fenced)
             with pytest.raises(Ended) as ended:
                 await first.acquire()
         assert ended.value.reason is Ending.FENCED

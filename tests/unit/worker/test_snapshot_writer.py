@@ -48,7 +48,7 @@ def test_a_snapshot_goes_out_with_its_manifest_last():
         assert processor.snapshots.reached is None
         await processor.snapshot()
         snapshot = last_snapshot(cluster.broker, 0)
-        assert snapshot.manifest.next == processor.snapshots.reached == 4
+        assert snapshot.manifest.meta.next == processor.snapshots.reached == 4
         assert list(cluster.broker.snapshots(0).records.values())[-1][0] == MANIFEST
         await processor.snapshot()  # there is nothing new
         assert manifests(cluster) == 1
@@ -84,7 +84,7 @@ def test_a_late_manifest_is_not_written(caplog):
         await processor_of(newer).snapshot()
         commit.set_result(None)
         await writer
-        assert last_snapshot(cluster.broker, 0).manifest.next == 5
+        assert last_snapshot(cluster.broker, 0).manifest.meta.next == 5
         await newer.leave()
 
     with caplog.at_level(logging.WARNING):
@@ -108,7 +108,7 @@ def test_a_state_that_went_back_is_not_written_over_one_that_was_further():
         second = Worker(cluster, "second")
         assert (await second.acquire())[0] == 4
         await processor_of(second).snapshot()
-        assert last_snapshot(cluster.broker, 0).manifest.next == 5
+        assert last_snapshot(cluster.broker, 0).manifest.meta.next == 5
         assert manifests(cluster) == 1
         await second.leave()
 
@@ -129,7 +129,7 @@ def test_a_failed_snapshot_delays_no_decision(caplog):
         await worker.acquire()
         await worker.decide()
         await processor_of(worker).snapshot()
-        assert last_snapshot(cluster.broker, 0).manifest.next == 5
+        assert last_snapshot(cluster.broker, 0).manifest.meta.next == 5
         await worker.leave()
 
     asyncio.run(scenario())
