@@ -223,8 +223,8 @@ class Config:
     )
     erasure_keys: str = _setting(
         "",
-        "workers and replays of the log: the keys by which erased users are recognized; the first "
-        "one is used for new erasures",
+        "workers and replays of the log: the keys by which erased users are recognized, the newest "
+        "one first; it is used for new erasures",
         secret=True,
     )
     dashboard_password: str = _setting(

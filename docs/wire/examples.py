@@ -244,6 +244,7 @@ def requests() -> list[Example]:
             "erase",
             user=22,
             dataset="digits",
+            hidden=True,
         ),
         _charge(
             "erased",

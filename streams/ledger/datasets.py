@@ -81,7 +81,6 @@ from streams.records import (
     RunOpened,
     Sender,
     SetAccess,
-    User,
     WithdrawDataset,
     encode,
 )
@@ -383,7 +382,7 @@ def erase(state: State, place: Place, request: Erase, sender: Sender | None = No
     tombstones: list[Output] = []
     allowed = [each for each in families if state.authorization.may_erase(each, sender)]
     for outermost in allowed:
-        there, left = _erase_in(state, outermost, request.user)
+        there, left = _erase_in(state, outermost, request)
         erased += there
         tombstones += (tombstone_of(dataset, request.user, place) for dataset in left)
     others = sorted(name for each in families if each not in allowed for name in each)
@@ -391,14 +390,14 @@ def erase(state: State, place: Place, request: Erase, sender: Sender | None = No
     return [answer_to(request, encode(answered)), *tombstones]
 
 
-def _erase_in(state: State, family: Sequence[str], user: User) -> tuple[list[str], list[str]]:
+def _erase_in(state: State, family: Sequence[str], request: Erase) -> tuple[list[str], list[str]]:
     """Erase a user in a family, which is given by its outermost datasets.
 
     Returns:
         The datasets in which the user is erased now, and those in which this request did it.
     """
     there = [state.datasets[name] for name in state.policies.with_nested(*family)]
-    found = UserIds([user])
+    found = UserIds([request.user])
     members = [accounts for accounts in there if accounts.knows(found)[0]]
     if not members:
         found = state.policies.budgets(family[0]).known_as(found)
@@ -409,7 +408,7 @@ def _erase_in(state: State, family: Sequence[str], user: User) -> tuple[list[str
         (slot,) = accounts.seek(found).slots.tolist()
         state.note(accounts.spend_the_rest(slot))
     store_settled(state, outermost)
-    name = state.erased.new_name(user)
+    name = state.erased.new_name(request.user, hidden=request.hidden)
     datasets = [accounts.policy.dataset for accounts in members]
     for accounts in members:
         (slot,) = accounts.seek(found).slots.tolist()

@@ -12,10 +12,14 @@ a roster later, what is left of an outermost budget is spent then.
 
 A keyed hash is a string that begins with ``erased:``, of 128 bits of BLAKE2b. No id may begin so:
 hence a hash is never the id of a living user, and never comes in a request. If an erased id is
-charged again, it is recognised by its hash and by nothing else. So the key is needed wherever the
-log is applied, and no decision depends on which key it is. Without the key, erased users would be
-new users with a full budget. So the state contains the fingerprints of the keys that its hashes
+charged again, it is recognised by its hash and by nothing else. Without the key, erased users would
+be new users with a full budget. So the state contains the fingerprints of the keys that its hashes
 were made with, and a worker that lacks one of them suspends the partition.
+
+A replay may have another key than the first application had, so no output may depend on it. Outputs
+name an erased user by the prefix alone (``streams.ledger.validation.published``). Only erasures
+that are not ``hidden`` are published with the hash: of these, the oldest key makes the hash,
+because a newer one was not there when the log was first applied.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from streams.ledger.tracked import Address, Tracked
 from streams.records import (
     ERASED_INTEGER,
     ERASED_STRING,
+    HIDDEN,
     Erase,
     Policy,
     Reason,
@@ -53,18 +58,18 @@ class ErasureKeys:
     """The keys of the hashes.
 
     Args:
-        keys: secrets of at most 64 bytes, with white space or commas between them; the first one
-            makes new hashes. Without any, a public key does, and guesses of ids can be tested.
+        keys: secrets of at most 64 bytes, with white space or commas between them, the newest one
+            first. Without any, a public key takes their place, and guesses of ids can be tested.
 
     Attributes:
-        first: the fingerprint of the key that makes new hashes.
+        newest: the fingerprint of the key that makes new hashes.
+        oldest: that of the key that makes new hashes which outputs may have.
     """
 
     def __init__(self, keys: str = "") -> None:
-        secrets = [key.encode() for key in keys.replace(",", " ").split()]
-        secrets.append(_PUBLIC)
-        self._secrets = {_fingerprint(secret): secret for secret in secrets}
-        self.first = next(iter(self._secrets))
+        secrets = [key.encode() for key in keys.replace(",", " ").split()] or [_PUBLIC]
+        self.newest, self.oldest = _fingerprint(secrets[0]), _fingerprint(secrets[-1])
+        self._secrets = {_fingerprint(secret): secret for secret in (*secrets, _PUBLIC)}
 
     def __contains__(self, fingerprint: str) -> bool:
         return fingerprint in self._secrets
@@ -88,7 +93,8 @@ class KeysInUse(Tracked[bool]):
     def names(self, user: User) -> Iterator[str]:
         """Yield the hashes that an id can have."""
         for (fingerprint,) in self:
-            yield self.ring.name(user, fingerprint)
+            name = self.ring.name(user, fingerprint)
+            yield from (name, _hidden(name))
 
     def _moves(self, address: Address, before: bool | None, after: bool | None) -> None:
         if address[0] not in self.ring:
@@ -139,12 +145,19 @@ class ErasedUsers(Tracked[str]):
                     erased[at] = name
         return users.replace(erased)
 
-    def new_name(self, user: User) -> str:
-        """Return the keyed hash of a user who is erased now."""
-        first = self.in_use.ring.first
-        if (first,) not in self.in_use:
-            self.in_use[first,] = True
-        return self.in_use.ring.name(user, first)
+    def new_name(self, user: User, *, hidden: bool) -> str:
+        """Return the keyed hash of a user who is erased now.
+
+        Args:
+            user: the id.
+            hidden: whether outputs must not have the hash.
+        """
+        ring = self.in_use.ring
+        fingerprint = ring.newest if hidden else ring.oldest
+        if (fingerprint,) not in self.in_use:
+            self.in_use[fingerprint,] = True
+        name = ring.name(user, fingerprint)
+        return _hidden(name) if hidden else name
 
     def _moves(self, address: Address, before: str | None, after: str | None) -> None:
         if after is not None:
@@ -187,6 +200,12 @@ def check_key(policy: Policy, request: Erase) -> None:
             f"and this id is one of {request.pseudonyms or 'none'}: it would be another user"
         )
         raise Rejection(Reason.MIXED_USERS, detail)
+
+
+def _hidden(name: str) -> str:
+    """Return a keyed hash in the form that no output has."""
+    kind, cut = name[: len(ERASED_STRING)], name[len(ERASED_STRING) :]
+    return kind + HIDDEN + cut
 
 
 def _fingerprint(secret: bytes) -> str:

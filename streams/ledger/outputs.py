@@ -21,7 +21,9 @@ from streams.ledger.accounts import Raised
 from streams.ledger.budgets import Budgets, Charged
 from streams.ledger.roster_members import Members, Terms
 from streams.ledger.run_states import RunState
+from streams.ledger.validation import published
 from streams.records import (
+    ERASED,
     MAX_REQUEST_BYTES,
     Answer,
     Charge,
@@ -36,6 +38,7 @@ from streams.records import (
     Request,
     RosterDecision,
     User,
+    Users,
     encode,
     odometer_key,
     tombstone,
@@ -115,7 +118,7 @@ def decision_of(
         users=len(users),
         admitted=pack_bits(admitted),
         exhausted=pack_bits(outcome.exhausted),
-        halted=halted.pack(),
+        halted=_published(halted, outcome.reasons),
         reasons=outcome.reasons.tobytes(),
         budgets=budgets.names,
         clipped=outcome.clipped.astype("<u4").tobytes(),
@@ -198,12 +201,18 @@ def halted_of(
             place,
             part=part,
             parts=len(starts),
-            users=users[some].pack(),
+            users=_published(users[some], reasons[some]),
             exhausted=pack_bits(exhausted[some]),
             reasons=reasons[some].tobytes(),
             budgets=budgets,
         )
         yield answer_to(charge, encode(halted))
+
+
+def _published(halted: UserIds, reasons: NDArray[np.uint8]) -> Users:
+    """Return halted users as an output has them."""
+    erased = np.flatnonzero(reasons == ERASED).tolist()
+    return halted.replace({at: published(halted[at]) for at in erased}).pack()
 
 
 def odometer_output(dataset: str, risen: Raised, place: Place) -> Output:

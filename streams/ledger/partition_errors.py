@@ -55,10 +55,10 @@ class LostErasureKey(PartitionError):
             f"users were erased under the erasure key {fingerprint}, which is not among "
             "erasure_keys here: they would not be recognised, and would begin again with nothing "
             "spent",
-            "Add that key to erasure_keys, after the first one if it is not to be used for new "
-            "hashes. Keep a key as long as the state has hashes by it. If the key is lost, delete "
-            "nothing before you read docs/operate/erasure.md: if the log was trimmed, what was "
-            "spent is only in Redis and in the topic snapshots",
+            "Add that key to erasure_keys, where the newest one is first. Keep a key as long as "
+            "the state has hashes by it. If the key is lost, delete nothing before you read "
+            "docs/operate/erasure.md: if the log was trimmed, what was spent is only in Redis and "
+            "in the topic snapshots",
         )
 
 

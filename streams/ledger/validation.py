@@ -36,6 +36,8 @@ from accounting.exact.invalid_input import quoted
 from streams.ledger.slots import UNKNOWN
 from streams.records import (
     ERASED_INTEGER,
+    ERASED_STRING,
+    HIDDEN,
     MAX_ACCOUNTS,
     MAX_ANSWER_BYTES,
     MAX_BALANCES,
@@ -62,6 +64,8 @@ MECHANISMS: Mapping[MechanismName, Callable[[float], Mechanism]] = {
     "pure-dp": lambda _: PureDP(),
 }
 """Makes a mechanism from the scale of a charge. Each mechanism of the wire has one row."""
+
+_HIDDEN = (ERASED_INTEGER + HIDDEN, ERASED_STRING + HIDDEN)
 
 
 def check_policy(policy: Policy) -> None:
@@ -368,7 +372,7 @@ def check_distinct(users: UserIds) -> None:
     """
     user = users.duplicate()
     if user is not None:
-        detail = f"user {quoted(user)} appears twice in this step: add its norms up first"
+        detail = f"user {quoted(plain(user))} appears twice in this step: add its norms up first"
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
 
@@ -437,6 +441,13 @@ def check_new_users(
 def is_keyed_hash(user: User) -> bool:
     """Return whether this is the keyed hash of an erased user; no id begins like one."""
     return isinstance(user, str) and user.startswith(RESERVED)
+
+
+def published(user: User) -> User:
+    """Return an id as outputs have it: a hidden hash, which depends on a key, is left out."""
+    if isinstance(user, str) and user.startswith(_HIDDEN):
+        return user[: len(ERASED_STRING)]
+    return user
 
 
 def check_kinds(policy: Policy, first: User | None, users: UserIds) -> None:
@@ -520,7 +531,7 @@ def _kind(user: User) -> Literal["integer", "string"]:
 
 def plain(user: User | np.int64) -> User:
     """Return an id as a plain integer or string, for texts."""
-    return user.item() if isinstance(user, np.int64) else user
+    return user.item() if isinstance(user, np.int64) else published(user)
 
 
 _FIXED = 4096  # names, tokens, headers

@@ -63,6 +63,7 @@ from streams.records.fields import (
     ERASED_INTEGER,
     ERASED_STRING,
     FALSE_POSITIVE_RATE,
+    HIDDEN,
     MAX_BUDGETS,
     MAX_KEYS,
     MAX_SEPARATION,

@@ -90,7 +90,8 @@ TOO_SOON = 254
 """The reason byte of a user whose last participation is less than ``min_separation`` steps ago."""
 
 ERASED = 255
-"""The reason byte of an erased user. Among the halted users it is named by its keyed hash."""
+"""The reason byte of an erased user. Among the halted users it is named ``erased:i:`` or
+``erased:s:``, by the kind of the id."""
 
 
 class HaltReason(NamedTuple):
@@ -122,7 +123,7 @@ HALT_REASONS: dict[int, HaltReason] = {
     ERASED: HaltReason(
         "erased",
         "erased",
-        "The user was erased. The keyed hash takes the place of the id.",
+        "The user was erased. `erased:i:` or `erased:s:` takes the place of the id.",
         "Your identity was erased.",
     ),
 }
@@ -161,7 +162,7 @@ class Decision(OfRun, frozen=True, tag="decision"):
     """One byte per halted user, in their order. Below 254, it is the index in ``budgets`` of the
     first budget that the step does not fit or, under clip, that has nothing left for it. 254: the
     user's last participation is less than ``min_separation`` steps ago. 255: the user was erased,
-    and ``halted`` contains the keyed hash in place of the id."""
+    and ``halted`` has ``erased:i:`` or ``erased:s:`` in place of the id, or these and a hash."""
     budgets: list[Name]
     """The datasets whose budgets count: the charged one, then its ancestors, the nearest first."""
     clipped: bytes = b""

@@ -23,6 +23,9 @@ ERASED_INTEGER, ERASED_STRING = "erased:i:", "erased:s:"
 """The prefixes of the keyed hashes that replace the integer and string ids of erased users. A
 request with such an id is malformed, so no other user can have one."""
 
+HIDDEN = "hidden:"
+"""Follows the prefix of a keyed hash that no output may have."""
+
 RESERVED = "erased:"
 """The prefix that no id may have."""
 

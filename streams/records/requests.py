@@ -451,6 +451,10 @@ class Erase(Record, frozen=True, tag="erase"):
     ``pseudonyms``."""
     pseudonyms: Fingerprint | UnsetType = UNSET
     """The fingerprint of the key that made the id, if the id is a pseudonym: as in the policy."""
+    hidden: bool = False
+    """True: later HALTs name the user by the kind of the id alone, ``erased:i:`` or ``erased:s:``.
+    Clients send it. By default HALTs have the keyed hash, and a replay with other keys publishes
+    other HALTs."""
 
     @property
     def address(self) -> tuple[str, ...]:

@@ -489,6 +489,7 @@ def erase(connection: Connection, user: User, dataset: str | None, deadline: Dea
         user=known,
         dataset=UNSET if dataset is None else dataset,
         pseudonyms=UNSET if pseudonyms is None else pseudonyms.fingerprint,
+        hidden=True,
     )
     home = int(partitions_of([known], connection.partitions)[0])
     answer = connection.ask(token, {home: encode(request)}, deadline)[home]

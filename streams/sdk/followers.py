@@ -58,7 +58,7 @@ class Halt:
             budget has room for no norm. None: the halt is not because of a budget.
         reason: "budget", or the name of a reason in ``streams.records.HALT_REASONS``: "too-soon" if
             the last participation is less than ``min_separation`` steps ago, whatever is left; or
-            "erased", and ``user`` is then the keyed hash that took the place of the id.
+            "erased", and ``user`` is then "erased:i:" in place of an integer id, or "erased:s:".
     """
 
     dataset: str

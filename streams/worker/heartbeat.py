@@ -27,7 +27,7 @@ class Heartbeat:
     def __init__(self, processor: Processor) -> None:
         self.end: int | None = None
         self._processor = processor
-        self._public_key = ErasureKeys().first
+        self._public_key = ErasureKeys().newest
         self._time = asyncio.get_running_loop().time
         self._caught_up_at = self._time()
         self._summarised: int | None = None  # the last applied record in the last summary

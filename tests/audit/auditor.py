@@ -361,7 +361,7 @@ class Auditor(Policies):
         allowed = [each for each in families if self._may_erase(partition, each, request)]
         for outermost in allowed:
             family = self._family(partition, outermost[0])
-            erased += self._erase_in(place, family, user)
+            erased += self._erase_in(place, family, user, request["hidden"])
         return {
             "type": "erased",
             "v": request["v"],
@@ -372,14 +372,14 @@ class Auditor(Policies):
             "not_allowed": sorted(n for each in families if each not in allowed for n in each),
         }
 
-    def _erase_in(self, place: Place, family: list[Dataset], user: User) -> list[str]:
+    def _erase_in(self, place: Place, family: list[Dataset], user: User, hidden: bool) -> list[str]:
         names = self.names[place[0]]
         (known,) = names.known_as([user], family)
         there = [dataset for dataset in family if known in dataset.accounts]
         if known == user and there:
             for dataset in outermost_of(there):
                 spend_the_rest(dataset, dataset.accounts[user])
-            name = keyed_hash(user)
+            name = keyed_hash(user, hidden)
             names.ids[name] = user
             for dataset in there:
                 dataset.accounts = renamed(dataset.accounts, user, name)

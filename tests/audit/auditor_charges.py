@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.audit.auditor_accounts import Dataset
-from tests.audit.auditor_erasure import spend_the_rest
+from tests.audit.auditor_erasure import published, spend_the_rest
 from tests.audit.auditor_grants import granted_norm
 from tests.audit.auditor_requests import Rejection, User, digest_of, numbers_of
 from tests.audit.auditor_rosters import (
@@ -80,6 +80,7 @@ class Charges(Held):
             for position, (grant, norm) in enumerate(zip(granted, norms, strict=True))
             if grant is not None and grant < norm
         ]
+        halted = [user for user, is_in in zip(users, admitted, strict=True) if not is_in]
         decision = {
             **_about_step(place, charge),
             "type": "decision",
@@ -87,14 +88,14 @@ class Charges(Held):
             "users": len(users),
             "admitted": admitted,
             "exhausted": [_is_exhausted(chain, user) for user in users],
-            "halted": [u for u, is_in in zip(users, admitted, strict=True) if not is_in],
+            "halted": published(halted),
             "clipped": [position for position, _ in clipped],
             "granted": [grant for _, grant in clipped],
             "reasons": reasons,
             "budgets": _names(chain),
         }
         run.step, run.content, run.decision = charge["step"], content, decision
-        self.charged[place] = decision
+        self.charged[place] = {**decision, "halted": halted}
         return decision
 
     def _open_to(self, partition: int, request: dict[str, Any]) -> tuple[list[Dataset], RunState]:

@@ -1,13 +1,18 @@
-"""Erased users, as the documents say it: hashes by the key that is used when none is set."""
+"""Erased users, as the documents say it: hashes by the key that is used when none is set.
+
+No output may depend on the key, so the workers of a log may have had others.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.audit.auditor_accounts import Account, Dataset
 from tests.audit.auditor_requests import User
+
+if TYPE_CHECKING:
+    from tests.audit.auditor_accounts import Account, Dataset
 
 _KEY = b"turnstile: no erasure key is set"
 
@@ -24,22 +29,27 @@ class Names:
 
     def known_as(self, users: Iterable[User], family: Sequence[Dataset]) -> list[User]:
         """Users by their names, where they have one and their id has no account any more."""
-        names = self.of(family)
+        names = {self.ids[name]: name for name in self.of(family)}
         return [
-            name
-            if (name := keyed_hash(user)) in names
-            and not any(user in dataset.accounts for dataset in family)
-            else user
+            user if any(user in dataset.accounts for dataset in family) else names.get(user, user)
             for user in users
         ]
 
 
-def keyed_hash(user: User) -> str:
+def keyed_hash(user: User, hidden: bool, key: bytes = _KEY) -> str:
     """What takes the place of an id."""
     kind = "erased:s:" if isinstance(user, str) else "erased:i:"
     text = f"{kind}{user}".encode()
-    hashed = hashlib.blake2b(text, key=_KEY, digest_size=16, person=b"turnstile erased")
-    return kind + hashed.hexdigest()
+    hashed = hashlib.blake2b(text, key=key, digest_size=16, person=b"turnstile erased")
+    return kind + "hidden:" * hidden + hashed.hexdigest()
+
+
+def published(names: Iterable[User]) -> list[User]:
+    """Users as outputs have them."""
+    return [
+        name[:9] if isinstance(name, str) and name[9:].startswith("hidden:") else name
+        for name in names
+    ]
 
 
 def spend_the_rest(dataset: Dataset, account: Account) -> None:

@@ -186,6 +186,7 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             "user": _is_user,
             "dataset": lambda value: value is NOT_GIVEN or _is_name(value),
             "pseudonyms": POLICY["pseudonyms"],
+            "hidden": lambda value: type(value) is bool,
         },
         "set-access": {
             **shared,
@@ -247,7 +248,7 @@ _DEFAULTS = {
 }
 _DEFAULTS_OF = {
     "charge-roster": {"units": b"", "positions": b"", "levels": b"", "sampling_rate": 1.0},
-    "erase": {"dataset": NOT_GIVEN},
+    "erase": {"dataset": NOT_GIVEN, "hidden": False},
     "create-dataset": {"log": NOT_GIVEN},
 }
 """Of one kind of request alone, beside those that all have."""

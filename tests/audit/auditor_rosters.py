@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from tests.audit.auditor_erasure import published
 from tests.audit.auditor_requests import Rejection, User, numbers_of
 
 Cost = tuple[int, ...]
@@ -217,7 +218,7 @@ def parts_of_halted(
             **{name: decision[name] for name in about},
             "part": number,
             "parts": len(parts),
-            "users": [roster.members[position] for position in part],
+            "users": published(roster.members[position] for position in part),
             "exhausted": [position in roster.exhausted for position in part],
             "reasons": [ERASED if roster.members[p] in erased else refused[p] for p in part],
             "budgets": list(names),

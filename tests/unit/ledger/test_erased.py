@@ -3,6 +3,7 @@
 The auditor looks on: it makes names by the documents, and knows no slots.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import msgspec
@@ -14,15 +15,32 @@ from msgspec import UNSET
 
 from streams.ledger import erasure
 from streams.ledger.ledger import Channel, Ledger, LostErasureKey, ledger_of
-from streams.records import ERASED, TOO_SOON, Erase, Reason, encode, tombstone_offset
+from streams.records import (
+    ERASED,
+    TOO_SOON,
+    Erase,
+    Reason,
+    decode_request,
+    encode,
+    tombstone_offset,
+)
 from streams.records.digests import NO_TOPIC
 from streams.records.packing import unpack_positions
 from streams.records.users import UserIds
 from tests.audit.comparison import compare
+from tests.recorded.test_recorded import recording
 from tests.unit.ledger import test_nested
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, halted_for, rebuilt
-from tests.unit.ledger.roster_logs import OPERATIONS, POLICIES, Scenario, begun, prices, told
+from tests.unit.ledger.roster_logs import (
+    OPERATIONS,
+    POLICIES,
+    RosterLog,
+    Scenario,
+    begun,
+    prices,
+    told,
+)
 from tests.unit.ledger.test_nested import USERS, nested
 from tests.unit.ledger.test_rosters import Worker
 
@@ -147,7 +165,7 @@ def test_a_keyed_hash_is_no_id(user_ids, known):
     log.charge(0, [7], [0.1])
     if known:
         erase(log, 7)
-    name = log.ledger.state.erasure.ring.name(7, log.ledger.state.erasure.ring.first)
+    name = log.ledger.state.erasure.ring.name(7, log.ledger.state.erasure.ring.newest)
     step = log.ledger.state.runs["d", "r"].step + 1
     for users in ([name], ["erased:"], [8, "erased:x"]):
         assert log.charge(step, users, [0.1] * len(users)).reason is Reason.MALFORMED
@@ -204,8 +222,8 @@ def test_erasing_in_wrong_partition_or_unknown_dataset_is_refused():
     assert erase(log, 1, "nobody").reason is Reason.UNKNOWN_DATASET
 
 
-def keyed(keys: str, records=()) -> Ledger:
-    ledger = Ledger(0, 1, NO_TOPIC, keys)
+def keyed(keys: str, records=(), place=(0, 1)) -> Ledger:
+    ledger = Ledger(*place, NO_TOPIC, keys)
     for offset, record in enumerate(records):
         ledger.apply(offset, record)
     return ledger
@@ -237,6 +255,65 @@ def test_a_missing_erasure_key_suspends_the_partition():
         ledger_of(Stored({}, changes), 0, 1, NO_TOPIC, ledger.chain, OTHER)
 
 
+def rotated(log: Log, *keys: str) -> list:
+    """The outputs of a log whose worker is restored with one of these keys after the other."""
+    place = log.ledger.state.partition, log.ledger.state.partitions
+    ledger, changes, outputs = keyed(keys[0], place=place), [], []
+    for offset, record in enumerate(log.records):
+        now = keys[offset * len(keys) // len(log.records)]
+        if now != ledger.erasure_keys:
+            changes.append(encode(ledger.state.take_delta()))
+            ledger = ledger_of(Stored({}, changes), *place, NO_TOPIC, ledger.chain, now)
+        outputs.append(ledger.apply(offset, record))
+    return outputs
+
+
+def rejected_with_their_users() -> RosterLog:
+    """Requests that are rejected because of users who were erased in the first half of the log."""
+    log = RosterLog()
+    log.create("all", user_ids="mixed")
+    log.create("some", parents=["all"], user_ids="mixed")
+    for name in ("all", "some"):
+        log.open(name)
+    log.charge(0, [7, "x", 8], [0.1] * 3, dataset="all")
+    for user in (7, "x"):
+        erase(log, user, hidden=True)
+    for dataset in ("all", "some"):
+        for users in ([7, 7], ["x", "x"], [8, "x"]):
+            log.charge(1, users, [0.0] * len(users), dataset=dataset)
+            log.enrol(users, dataset=dataset)
+        log.enrol([8, "x", 8], dataset=dataset)
+        log.enrol(["x"], first=2, dataset=dataset)
+    return log
+
+
+def as_recorded(hidden: bool) -> AuditedLog:
+    """The recorded log of erasures, with the hashes hidden as clients request it now, or not."""
+    kept = recording("erased")
+    log = AuditedLog(kept.partitions, kept.partition)
+    for record in kept.records:
+        request = decode_request(record)
+        if isinstance(request, Erase):
+            record = encode(msgspec.structs.replace(request, hidden=hidden))
+        log.send(record)
+    return log
+
+
+@pytest.mark.parametrize("make", [rejected_with_their_users, partial(as_recorded, hidden=True)])
+def test_no_output_depends_on_an_erasure_key(make):
+    log = make()
+    log.audit()
+    for keys in ([KEY], [KEY, f"{OTHER} {KEY}"], ["", KEY, f"{OTHER},{KEY}"]):
+        assert rotated(log, *keys) == log.outputs
+
+
+def test_hashes_that_outputs_have_are_made_with_the_oldest_key():
+    log = as_recorded(hidden=False)
+    decided = rotated(log, KEY)
+    assert decided != rotated(log, OTHER)
+    assert rotated(log, KEY, f"{OTHER} {KEY}") == rotated(log, f"{OTHER} {KEY}") == decided
+
+
 def test_users_erased_under_an_older_key_are_recognised():
     log = begun()
     log.charge(0, [7, 8], [1.0, 1.0])
@@ -250,7 +327,7 @@ def test_users_erased_under_an_older_key_are_recognised():
         first.chain,
         f"{OTHER}\n{KEY}",
     )
-    later.apply(90, encode(Erase(request="f", user=8)))
+    later.apply(90, encode(Erase(request="f", user=8, hidden=True)))
     assert len(set(later.state.erasure)) == 2
     for user in (7, 8):
         (answer,) = later.apply(91, encode(Erase(request="f", user=user)))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from streams import Turnstile
+from streams.ledger.erasure import ErasureKeys
+from streams.ledger.ledger import ledger_of
+from streams.replay.archive import UnreadableService
 from streams.replay.explain import explain
 from streams.replay.findings import Check
 from streams.replay.report import report
@@ -81,3 +84,57 @@ def test_report_has_no_row_of_the_erased_user(archived: Archived) -> None:
     assert all(USER not in part.users for part in losses)
     assert sum(part.erased for part in losses) == 3
     assert all(len(part.users) == len(part.steps) == len(part.epsilon) for part in losses)
+
+
+KEY, NEWER = "k" * 16, "n" * 16
+
+
+def restart(archived: Archived, keys: str) -> None:
+    """Restore all ledgers from what is stored, with these erasure keys."""
+    archived.erasure_keys = keys
+    for partition, ledger in enumerate(archived.ledgers):
+        stored, count = archived.load(partition), archived.partitions
+        assert stored is not None
+        place = partition, count, archived.topic
+        archived.ledgers[partition] = ledger_of(stored, *place, ledger.chain, keys)
+
+
+def erased_twice(archived: Archived) -> None:
+    """Erase two users, the second one after a newer key was put before the first one."""
+    turnstile = Turnstile(connection=archived)
+    turnstile.erase(USER)
+    restart(archived, f"{NEWER} {KEY}")
+    assert turnstile.erase(8)
+    turnstile.run("d", "later", take_over=True).charge([USER, 8], [0.1, 0.1], noise_stddev=4.0)
+
+
+def test_service_fits_after_its_erasure_key_was_rotated() -> None:
+    archived = used(1, erasure_keys=KEY)
+    erased_twice(archived)
+    assert archived.ledgers[0].state.erasure.keys() == {
+        (ErasureKeys(key).newest,) for key in (KEY, NEWER)
+    }
+    for keys in (f"{NEWER} {KEY}", f"{KEY} {NEWER}"):
+        archived.erasure_keys = keys
+        assert verify(archived, archived).findings == []
+
+
+def test_verification_without_a_key_of_the_state_is_refused() -> None:
+    archived = used(1, erasure_keys=KEY)
+    erased_twice(archived)
+    archived.erasure_keys = NEWER
+    with pytest.raises(UnreadableService, match=ErasureKeys(KEY).newest):
+        verify(archived, archived)
+
+
+@pytest.mark.parametrize("keys", [KEY, f"{NEWER} {KEY}"])
+def test_another_erased_user_is_found(keys: str) -> None:
+    archived = used(1, erasure_keys=KEY)
+    Turnstile(connection=archived).erase(USER)
+    kept = archived.ledgers[0].state
+    (dataset, slot), name = next(iter(kept.erased.items()))
+    del kept.erased[dataset, slot]
+    kept.erased[dataset, str(int(slot) + 1)] = name
+    archived.apply(0, None)
+    restart(archived, keys)
+    assert not verify(archived, archived).fits

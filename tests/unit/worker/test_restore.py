@@ -540,7 +540,7 @@ def test_a_log_that_is_whole_is_applied_under_another_key_when_nothing_else_is_l
         known = ledger.state.erased.known_as(UserIds([user]), outermost, [outermost.erased])
         assert list(known) == [name]
         assert [number for (number, *_) in ledger.state.erasure] == [
-            ledger.state.erasure.ring.first
+            ledger.state.erasure.ring.newest
         ]
         assert ledger.state.datasets["d"].exhausted_users == 1
         await after.leave()
