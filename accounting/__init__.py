@@ -74,8 +74,6 @@ from accounting.measures import (
     MEASURES,
     Measure,
     MeasureName,
-    charge_units,
-    cost_table,
     steps_measure,
     steps_noise_multiplier,
 )
@@ -143,9 +141,7 @@ __all__ = [
     "best_order",
     "budget_units",
     "candidate_orders",
-    "charge_units",
     "checked_cost_table",
-    "cost_table",
     "cost_units",
     "curve_risk",
     "epsilon_of",

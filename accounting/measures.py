@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -64,10 +64,10 @@ from accounting.costs.step_shape import ONE_STEP, StepShape
 from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
-    as_float_array,
     nonnegative_array,
     nonnegative_finite,
     probability,
+    renyi_orders,
     whole_number,
 )
 from accounting.exact.invalid_input import InvalidInput
@@ -83,6 +83,7 @@ from accounting.filters.measure_filters import (
 )
 
 MeasureName: TypeAlias = Literal["renyi", "zcdp", "gdp", "pure-dp", "steps"]
+When: TypeAlias = Literal["fixed", "any time"]
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,9 @@ class Measure:
         implied: epsilon, from (orders and) amounts in `unit`, and delta.
         exact_risk: the risk of an attack, from an amount in `unit` and a false-positive rate. None
             if it follows from the curve of epsilons.
-        parts: the parts of a budget, rising to 1, to which `any_time_epsilon` rounds up a spend,
-            each with its share of delta. The shares are public and add up to 1. Empty if a spend is
-            not rounded up.
+        parts: the parts of a budget, rising to 1, to which a spend is rounded up for an
+            epsilon at any time, each with its share of delta. The shares are public and add up to
+            1. Empty if a spend is not rounded up.
         shape: of the steps that are counted; None if costs follow norms.
         has_delta: whether the epsilon of a budget depends on delta.
     """
@@ -159,7 +160,29 @@ class Measure:
     def charge_units(
         self, mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike | None = None
     ) -> IntArray:
-        """Return the charge of each user; see the function of the same name."""
+        """Return the charge of each user in units of the measure (`accounting.exact.units`).
+
+        - zcdp: ceil(c^2 / (2 s^2) 2**44). Pure DP or Gaussian steps with an (epsilon, delta) budget
+          are charged here too (Feldman and Zrnic Thm 4.9).
+        - gdp: ceil(c^2 / s^2 2**44). `Gaussian` only.
+        - pure-dp: ceil(c / scale 2**44). `Laplace` and `PureDP` only.
+        - renyi: ceil(a ceil(c^2 / (2 s^2) 2**44)) at each order a; for `Laplace` and `PureDP` the
+          least of this and ceil(c / scale 2**44). For `PoissonGaussian` and `PoissonRecords`, at
+          rates below 1, `renyi_cost` in units, rounded up.
+        - steps: one step, or nothing for norm 0 (`StepShape.units`).
+
+        All but the charges of sampled steps under renyi are exact: rational arithmetic on the
+        float64 inputs gives the same integers.
+
+        Args:
+            mechanism: the step, which defines what the norms measure.
+            norms: shape (n,), finite, >= 0.
+            orders: shape (k,), for renyi only.
+
+        Returns:
+            Shape (n,), or (n, k) for renyi. Charges saturate at `MAX_COST_UNITS`, which no budget
+            admits.
+        """
         return self.cost(mechanism, norms, *self._checked(orders))
 
     def cost_table(
@@ -169,7 +192,25 @@ class Measure:
         levels: int,
         orders: npt.ArrayLike | None = None,
     ) -> IntArray:
-        """Return the charge at every level; see the function of the same name."""
+        """Return the charge of one step at every level of a norm grid, in units.
+
+        Level l is charged as the norm l clip_norm / levels, rounded up to float64
+        (`accounting.costs.norm_levels`): `charge_units` of that norm, or the charge of the level
+        below if rounding makes that larger. So the table is 0 at level 0 and never falls. renyi
+        charges `Laplace` and `PureDP` their exact divergence here, which is less than
+        `charge_units`. Unlike `charge_units`, gdp accepts `Laplace` and `PureDP`
+        (`accounting.costs.pure`), and every measure that accepts `Gaussian` accepts
+        `PoissonGaussian` with sampling rate 1.
+
+        Args:
+            mechanism: the step, which defines what the norms measure.
+            clip_norm: the norm of the highest level, finite, > 0.
+            levels: L, 1 to 255.
+            orders: shape (k,), for renyi only.
+
+        Returns:
+            int64, shape (L + 1,), or (L + 1, k) for renyi, saturating at `MAX_COST_UNITS`.
+        """
         count = whole_number("levels", levels, 1, MAX_LEVELS)
         norms, step = grid_norms(clip_norm, count), simplified(mechanism)
         inexact = self.inexact_cost if self.needs_table(step) else None
@@ -212,32 +253,63 @@ class Measure:
         delta: float,
         orders: npt.ArrayLike | None = None,
         *,
+        when: When = "fixed",
+        budget: int | None = None,
         any_order: bool = False,
-    ) -> float:
-        """Return the epsilon that amounts imply at delta, if they are fixed in advance: a budget's.
+    ) -> FloatArray:
+        """Return the epsilon that amounts imply at delta, rounded up.
 
-        For a user's spend at the end of a run, see `any_time_epsilon`.
+        "fixed": the amounts are fixed in advance, as a budget is, or those of a fixed schedule.
+
+        "any time": the amounts are what each user has spent so far, and the epsilon holds at every
+        stopping time of the outputs. With L the privacy loss of the outputs released up to such a
+        time, in either direction, E[(1 - exp(epsilon - L))_+] is at most delta (proofs:
+        docs/research/any-time.md). By measure:
+
+        - one Rényi order: the running sum at delta, with nothing added;
+        - k Rényi orders: the running sums at delta / k;
+        - zcdp, gdp, steps: the spend, rounded up to one of 11 fixed parts of the budget: the whole
+          budget at 4/5 of delta; six to one eighths, 1/16, 1/32, 1/64 and 1/128 at 1/50 of delta
+          each. A larger part with a smaller epsilon counts instead;
+        - pure-dp: the running sum, which bounds the loss on every path.
+
+        These epsilons may exceed the budget's at the same delta. The budget's holds as well, and is
+        a separate statement: the lesser of the two holds only at 2 delta.
 
         Args:
-            amounts: in `unit`, >= 0, rounded up; shape (1,), or (k,) if there is one per order.
+            amounts: in `unit`, >= 0, rounded up; shape (k,), or (n, k) for n users; k is 1, or the
+                number of orders.
             delta: strictly between 0 and 1.
-            orders: shape (k,), given if there is one amount per order.
+            orders: shape (k,), given if there is one amount per order. For "any time", fixed before
+                the first charge; one order alone may be the user's own.
+            when: "fixed" or "any time".
+            budget: in units, for "any time" in the measures that round a spend up.
             any_order: whether only one of the amounts holds, at an unknown order; otherwise all do.
+                Then the largest epsilon over the orders is returned instead of the least.
 
         Returns:
-            An upper bound: the least over all orders or, with `any_order`, the largest over them.
+            Nats, shape () or (n,).
+
+        Raises:
+            InvalidInput: for other arguments, or a spend above the budget.
         """
-        checked = [np.atleast_1d(as_float_array("orders", one)) for one in self._checked(orders)]
-        given = np.atleast_1d(nonnegative_array("amounts", amounts))
-        count = len(checked[0]) if checked else 1
-        if given.shape != (count,):
-            raise InvalidInput("amounts", amounts, f"{count} for the measure {self.name}")
+        checked, rows = self._checked(orders), np.atleast_1d(nonnegative_array("amounts", amounts))
+        count = renyi_orders("orders", orders).size if orders is not None else 1
+        if rows.ndim > 2 or rows.shape[-1] != count:
+            raise InvalidInput("amounts", rows.shape, f"({count},) or (n, {count})")
+        if when == "any time":
+            return self._any_time_epsilon(rows, delta, checked, budget)
+        if when != "fixed":
+            raise InvalidInput("when", when, f"one of {', '.join(get_args(When))}")
         if not checked:
-            return float(self.implied(given[0], delta))
+            return np.asarray(self.implied(rows[..., 0], delta))
         if any_order:
-            pairs = zip(checked[0], given, strict=True)
-            return max(float(self.implied([order], [one], delta)) for order, one in pairs)
-        return float(self.implied(checked[0], given, delta))
+            each = [
+                np.asarray(self.implied([order], rows[..., [column]], delta))
+                for column, order in enumerate(np.asarray(orders).tolist())
+            ]
+            return np.asarray(np.max(each, axis=0))
+        return np.asarray(self.implied(*checked, rows, delta))
 
     def risk(
         self,
@@ -264,64 +336,6 @@ class Measure:
             self.epsilon(amounts, delta, orders, any_order=any_order) for delta in deltas.tolist()
         ]
         return curve_risk(epsilons, deltas, false_positive_rate)
-
-    def any_time_epsilon(
-        self,
-        spent: npt.ArrayLike,
-        budgets: Sequence[int],
-        delta: float,
-        orders: npt.ArrayLike | None = None,
-    ) -> FloatArray:
-        """Return epsilons that hold at every stopping time, from what each user has spent so far.
-
-        With L the privacy loss of the outputs released up to a stopping time of these outputs, in
-        either direction, E[(1 - exp(epsilon - L))_+] is at most delta. `epsilon` guarantees this
-        only for amounts that are fixed in advance. Proofs: docs/research/any-time.md. By measure:
-
-        - one Rényi order: the running sum at delta, with nothing added;
-        - k Rényi orders: the running sums at delta / k;
-        - zcdp, gdp, steps: the spend, rounded up to one of 11 fixed parts of the budget: the whole
-          budget at 4/5 of delta; six to one eighths, 1/16, 1/32, 1/64 and 1/128 at 1/50 of delta
-          each. A larger part with a smaller epsilon counts instead;
-        - pure-dp: the running sum, which bounds the loss on every path.
-
-        The values may exceed the budget's `epsilon` at the same delta. The budget's epsilon holds
-        as well, and is a separate statement: the lesser of the two holds only at 2 delta.
-
-        Args:
-            spent: in `unit`, >= 0, rounded up; shape (n, k), one column per budget.
-            budgets: in units, one, or one per order; fixed before the first charge.
-            delta: strictly between 0 and 1.
-            orders: shape (k,), given if there is one budget per order; fixed like the budgets, or
-                one order alone, fixed before the user's first charge.
-
-        Returns:
-            Nats, shape (n,), rounded up; 0 where nothing was spent.
-
-        Raises:
-            InvalidInput: for other arguments, or a spend above the budget.
-        """
-        checked, count = self._checked(orders), len(budgets)
-        rows = nonnegative_array("spent", spent)
-        if rows.ndim != 2 or rows.shape[1] != count:
-            raise InvalidInput("spent", rows.shape, f"of shape (n, {count}), one column per budget")
-        if self.per_order:
-            return np.asarray(self.implied(*checked, rows, _share(delta, Fraction(1, count))))
-        amounts = rows[:, 0]
-        if not self.parts:
-            return np.asarray(self.implied(amounts, delta))
-        ends = self.stated([math.ceil(int(budgets[0]) * part) for part, _ in self.parts])
-        part = np.searchsorted(ends, amounts)
-        if part.size and int(part.max()) == len(ends):
-            raise InvalidInput("spent", float(amounts.max()), f"at most the budget, {ends[-1]}")
-        shares = np.array([_share(delta, share) for _, share in self.parts])
-        epsilons = np.empty(len(ends))
-        for share in np.unique(shares).tolist():
-            alike = shares == share
-            epsilons[alike] = self.implied(ends[alike], share)
-        # The stop at a larger part covers smaller spends too, at no further delta.
-        epsilons = np.minimum.accumulate(epsilons[::-1])[::-1]
-        return np.where(amounts > 0.0, epsilons[part], 0.0)
 
     def budget_units(self, budget: float) -> int:
         """Return a budget in whole units, rounded down once.
@@ -362,6 +376,35 @@ class Measure:
         if self.power == 1:
             return counted
         return np.where(counted > 0.0, np.nextafter(np.sqrt(counted), np.inf), 0.0)
+
+    def _any_time_epsilon(
+        self,
+        rows: FloatArray,
+        delta: float,
+        orders: tuple[npt.ArrayLike, ...],
+        budget: int | None,
+    ) -> FloatArray:
+        if self.per_order:
+            share = _share(delta, Fraction(1, rows.shape[-1]))
+            return np.asarray(self.implied(*orders, rows, share))
+        amounts = rows[..., 0]
+        if not self.parts:
+            return np.asarray(self.implied(amounts, delta))
+        if budget is None:
+            raise InvalidInput("budget", budget, f"given for the measure {self.name}")
+        whole = whole_number("budget", budget, 0, MAX_BUDGET_UNITS)
+        ends = self.stated([math.ceil(whole * part) for part, _ in self.parts])
+        part = np.searchsorted(ends, amounts)
+        if part.size and int(part.max()) == len(ends):
+            raise InvalidInput("amounts", float(amounts.max()), f"at most the budget, {ends[-1]}")
+        shares = np.array([_share(delta, share) for _, share in self.parts])
+        epsilons = np.empty(len(ends))
+        for share in np.unique(shares).tolist():
+            alike = shares == share
+            epsilons[alike] = self.implied(ends[alike], share)
+        # The stop at a larger part covers smaller spends too, at no further delta.
+        epsilons = np.minimum.accumulate(epsilons[::-1])[::-1]
+        return np.where(amounts > 0.0, epsilons[part], 0.0)
 
     def _checked(self, orders: npt.ArrayLike | None) -> tuple[npt.ArrayLike, ...]:
         """Return the arguments of the row's functions for the orders: one, or none."""
@@ -533,72 +576,3 @@ _ROWS: Final = (
     ),
 )
 MEASURES: Final[Mapping[MeasureName, Measure]] = MappingProxyType({row.name: row for row in _ROWS})
-
-
-def charge_units(
-    measure: MeasureName,
-    mechanism: Mechanism,
-    norms: npt.ArrayLike,
-    orders: npt.ArrayLike | None = None,
-) -> IntArray:
-    """Return the charge of each user in units of the measure (`accounting.exact.units`).
-
-    - "zcdp": ceil(c^2 / (2 s^2) 2**44). Pure DP or Gaussian steps with an (epsilon, delta) budget
-      are charged here too (Feldman and Zrnic Thm 4.9).
-    - "gdp": ceil(c^2 / s^2 2**44). `Gaussian` only.
-    - "pure-dp": ceil(c / scale 2**44). `Laplace` and `PureDP` only.
-    - "renyi": ceil(a ceil(c^2 / (2 s^2) 2**44)) at each order a; for `Laplace` and `PureDP` the
-      least of this and ceil(c / scale 2**44). For `PoissonGaussian` and `PoissonRecords`, at rates
-      below 1, `renyi_cost` in units, rounded up.
-
-    All but the last are exact: rational arithmetic on the float64 inputs gives the same integers.
-
-    Args:
-        measure: a key of `MEASURES`.
-        mechanism: the step, which defines what the norms measure.
-        norms: shape (n,), finite, >= 0.
-        orders: shape (k,), for "renyi" only.
-
-    Returns:
-        Shape (n,), or (n, k) for "renyi". Charges saturate at `MAX_COST_UNITS`, which no budget
-        admits.
-    """
-    return _row(measure).charge_units(mechanism, norms, orders)
-
-
-def cost_table(
-    measure: MeasureName,
-    mechanism: Mechanism,
-    clip_norm: float,
-    levels: int,
-    orders: npt.ArrayLike | None = None,
-) -> IntArray:
-    """Return the charge of one step at every level of a norm grid, in units of the measure.
-
-    Level l is charged as the norm l clip_norm / levels, rounded up to float64
-    (`accounting.costs.norm_levels`): `charge_units` of that norm, or the charge of the level below
-    if rounding makes that larger. So the table is 0 at level 0 and never falls. "renyi" charges
-    `Laplace` and `PureDP` their exact divergence here, which is less than `charge_units`. Unlike
-    `charge_units`, "gdp" accepts `Laplace` and `PureDP` (`accounting.costs.pure`), and every
-    measure that accepts `Gaussian` accepts `PoissonGaussian` with sampling rate 1.
-
-    Args:
-        measure: a key of `MEASURES`.
-        mechanism: the step, which defines what the norms measure.
-        clip_norm: the norm of the highest level, finite, > 0.
-        levels: L, 1 to 255.
-        orders: shape (k,), for "renyi" only.
-
-    Returns:
-        int64, shape (L + 1,), or (L + 1, k) for "renyi". Charges saturate at `MAX_COST_UNITS`,
-        which no budget admits.
-    """
-    return _row(measure).cost_table(mechanism, clip_norm, levels, orders)
-
-
-def _row(measure: MeasureName) -> Measure:
-    if not isinstance(measure, str) or measure not in MEASURES:
-        raise InvalidInput(
-            "measure", measure, f"one of {', '.join(MEASURES)} (for steps, see `steps_measure`)"
-        )
-    return MEASURES[measure]

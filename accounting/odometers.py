@@ -3,7 +3,7 @@
 An odometer counts ticks of a fixed size D. Each tick is a privacy filter with budget D, and the
 bound is the number of ticks times D (Feldman and Zrnic, Alg. 5, Prop. 4.10). For a tick that is
 fixed in advance, the bound may be converted with the whole delta. At a time that outputs decide,
-only its any-time epsilon holds (`accounting.Measure.any_time_epsilon`). A single Rényi order needs
+only its any-time epsilon holds (`accounting.Measure.epsilon`). A single Rényi order needs
 no ticks for that: the exact running sum holds there.
 
 A user's bound depends on that user's data, and may be shown to that user alone (sec. 4.4).

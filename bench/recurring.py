@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from accounting import (
+    MEASURES,
     AccountTerms,
     BudgetAccount,
     PerUserOrderFilter,
@@ -18,7 +19,6 @@ from accounting import (
     RecurringCharge,
     best_order,
     candidate_orders,
-    cost_table,
 )
 from bench.servers import spread
 
@@ -59,7 +59,7 @@ def measure(users: int, rounds: int) -> Times:
     rng = np.random.default_rng(users)
     rule = PerUserOrderFilter(*candidate_orders(8.0, 1e-5))
     charges, others = (
-        cost_table("renyi", PoissonGaussian(noise, 1e-3), 1.0, _LEVELS, rule.orders)
+        MEASURES["renyi"].cost_table(PoissonGaussian(noise, 1e-3), 1.0, _LEVELS, rule.orders)
         for noise in (1.1, 1.2)
     )
     tick_sizes = tuple(budget // 10 for budget in rule.budget_units)

@@ -9,7 +9,7 @@ import numpy as np
 from kafka import KafkaProducer
 from numpy.typing import NDArray
 
-from accounting import Gaussian, PoissonGaussian, charge_units
+from accounting import MEASURES, Gaussian, PoissonGaussian
 from streams.ledger.ledger import Channel, Ledger, Output
 from streams.records import (
     MAX_REQUEST_BYTES,
@@ -77,7 +77,7 @@ class Workload:
         Args:
             of_budget: the largest part of it that is spent.
         """
-        dearest = charge_units("zcdp", Gaussian(NOISE_STDDEV), np.array([CLIP_NORM]))
+        dearest = MEASURES["zcdp"].charge_units(Gaussian(NOISE_STDDEV), np.array([CLIP_NORM]))
         budget = BUDGET_STEPS * int(dearest[0])
         policy = Policy(
             dataset=_DATASET,

@@ -5,7 +5,7 @@ norms, rates and number of steps were chosen before anything was released. If
 outputs led to the schedule, Yu et al. (Def. 4) call the report output-specific. Then it is no
 guarantee: it does not add up delta over the other possible schedules, and at a stop that outputs
 decide, the real delta may be many times the reported one. The guarantees are the budget of a filter
-and, at any time, `accounting.Measure.any_time_epsilon`. A report never admits a step.
+and, at any time, `accounting.Measure.epsilon` of the spend. A report never admits a step.
 
 Only the user may see a report, unless a differentially private release publishes it. A norm must be
 a bound that the mechanism enforced in that step by clipping this user to it (Yu et al., Alg. 3), or

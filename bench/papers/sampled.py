@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import PoissonGaussian, candidate_orders, charge_units
+from accounting import MEASURES, PoissonGaussian, candidate_orders
 from accounting.filters.per_user_order import PerUserOrderFilter
 from accounting.release.clipping import norm_products, row_norms
 from bench.papers.images import CLASSES, Images
@@ -63,7 +63,7 @@ def worst_case_steps(epsilon: float, noise_stddev: float, rate: float, clip_norm
     ladder = candidate_orders(epsilon, DELTA)
     rule = PerUserOrderFilter(ladder.orders, ladder.budgets)
     mechanism = PoissonGaussian(noise_stddev, rate)
-    units = charge_units("renyi", mechanism, [clip_norm], orders=rule.orders)[0]
+    units = MEASURES["renyi"].charge_units(mechanism, [clip_norm], orders=rule.orders)[0]
     return int((np.array(rule.budget_units) // units).max())
 
 

@@ -42,7 +42,7 @@ def budget_epsilon(policy: Policy, order: float | None, delta: float) -> float:
     if order is None or order not in policy.orders:
         return policy.epsilon(delta)
     at, row = policy.orders.index(order), policy.row
-    return row.epsilon(row.stated(np.array(policy.budget[at : at + 1])), delta, [order])
+    return float(row.epsilon(row.stated(policy.budget[at : at + 1]), delta, [order]))
 
 
 def budget_risk(policy: Policy, order: float | None) -> Risk:
@@ -166,21 +166,22 @@ class Amounts:
 
     def epsilon(self, spent: Units, order: int | None, delta: float) -> float:
         """Return the any-time epsilon of what one user has spent; never less."""
-        budget = self.at(self._budget, order).tolist()
-        orders = self.orders(order) or None
-        return float(self._measure.any_time_epsilon([self.stated(spent)], budget, delta, orders)[0])
+        return float(self._any_time_epsilon(self.stated(spent), self.orders(order), delta))
 
     def epsilon_of_all(self, spent: Units, order: Units | None, delta: float) -> Numbers:
         """Return `epsilon` of many users, shape (n,); arguments as for `tightest_of_all`."""
         if order is None:
             rows = self._measure.stated(spent if spent.ndim == 2 else spent[:, np.newaxis])
-            orders = self.orders(None) or None
-            return self._measure.any_time_epsilon(rows, self._budget.tolist(), delta, orders)
+            return self._any_time_epsilon(rows, self.orders(None), delta)
         epsilons = np.zeros(len(spent))
         for at in np.unique(order).tolist():
             alike = np.flatnonzero(order == at)
             rows = self._measure.stated(spent[alike, np.newaxis])
-            epsilons[alike] = self._measure.any_time_epsilon(
-                rows, [self.policy.budget[at]], delta, [self.policy.orders[at]]
-            )
+            epsilons[alike] = self._any_time_epsilon(rows, [self.policy.orders[at]], delta)
         return epsilons
+
+    def _any_time_epsilon(
+        self, spent: list[float] | Numbers, orders: list[float], delta: float
+    ) -> Numbers:
+        budget = self.policy.budget[0]  # the only one, in the measures that ask for it
+        return self._measure.epsilon(spent, delta, orders or None, when="any time", budget=budget)

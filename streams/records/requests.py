@@ -183,7 +183,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             InvalidInput: for another delta.
         """
         row, own = self.row, self.per_user_order is True
-        return row.epsilon(row.stated(self.budget), delta, self.orders or None, any_order=own)
+        amounts, orders = row.stated(self.budget), self.orders or None
+        return float(row.epsilon(amounts, delta, orders, any_order=own))
 
     def risk(
         self,
@@ -272,7 +273,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the epsilon of a bound on what one user has spent, rounded up.
 
         It holds at every stopping time of the released outputs, as
-        `accounting.Measure.any_time_epsilon` says. It may exceed `epsilon`, which holds as well.
+        `accounting.Measure.epsilon` says. It may exceed `epsilon`, which holds as well.
 
         Args:
             bound: of an odometer record, in the unit of the measure.
@@ -288,10 +289,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.has_sampled_levels:
             allowed = "False in the policy: otherwise only the whole budget has an epsilon"
             raise InvalidInput("sampled_levels", True, allowed)
-        orders, budget = self.orders or None, self.budget
-        if order is not None:
-            orders, budget = [order], self.budget[:1]
-        return float(self.row.any_time_epsilon([bound], budget, delta, orders)[0])
+        orders = self.orders or None if order is None else [order]
+        budget = self.budget[0]
+        return float(self.row.epsilon(bound, delta, orders, when="any time", budget=budget))
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -171,7 +171,7 @@ def curve_of(family: Measure, rates: Rates, delta: float) -> float:
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2.0
         low, high = (middle, high) if is_excluded(middle) else (low, middle)
-    return family.epsilon([2.0**low], delta)
+    return float(family.epsilon([2.0**low], delta))
 
 
 def allows(
@@ -188,6 +188,6 @@ def allows(
     if row.exact_risk is not None:
         return row.risk(budget, rates.false_positive).true_positive_rate >= rates.true_positive
     deltas = [min(share * rates.false_positive, 0.99) for share in _SHARES]
-    epsilons = [row.epsilon(budget, delta, orders, any_order=any_order) for delta in deltas]
+    epsilons = [float(row.epsilon(budget, delta, orders, any_order=any_order)) for delta in deltas]
     risk = curve_risk(epsilons, deltas, rates.false_positive)
     return risk.true_positive_rate >= rates.true_positive

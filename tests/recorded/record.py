@@ -27,7 +27,7 @@ import numpy as np
 from msgspec import UNSET
 
 from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
-from accounting.measures import cost_table
+from accounting.measures import MEASURES
 from streams.ledger.ledger import Channel, Output
 from streams.records import (
     CloseDataset,
@@ -251,8 +251,8 @@ def make_rosters(seed: int) -> Log:
             levels = rng.integers(0, LEVELS + 1, len(rows)).astype(np.uint8)
             units = b""
             if rng.random() < 0.4 or run not in log.units:
-                costs = cost_table(
-                    policy.get("measure", "zcdp"), mechanism, CLIP, LEVELS, policy.get("orders")
+                costs = MEASURES[policy.get("measure", "zcdp")].cost_table(
+                    mechanism, CLIP, LEVELS, policy.get("orders")
                 )
                 units = costs.astype("<i8").tobytes()
             dense = len(rows) == members and bool(rng.integers(2))
@@ -368,7 +368,9 @@ def _chain_cost_table(name: str, scale: float) -> bytes:
     for each in names:  # which grows
         policy = NESTED[each]
         names += [outer for outer in policy.get("parents", ()) if outer not in names]
-        units = cost_table(policy["measure"], Gaussian(scale), CLIP, LEVELS, policy.get("orders"))
+        units = MEASURES[policy["measure"]].cost_table(
+            Gaussian(scale), CLIP, LEVELS, policy.get("orders")
+        )
         tables.append(units.astype("<i8").tobytes())
     return b"".join(tables)
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import (
+    MEASURES,
     BudgetFilter,
     ContinualCounter,
     Gaussian,
@@ -19,7 +20,6 @@ from accounting import (
     RenyiFilter,
     SparseVector,
     ZcdpFilter,
-    charge_units,
     cost_units,
     zcdp_budget,
 )
@@ -197,7 +197,7 @@ def test_interactive_releases_are_charged_in_full_before_their_first_answer() ->
     sparse = SparseVector(3, 0.5)
     stated, state, charged = (counter.cost(), sparse.cost()), rule.initial_state(1), []
     for cost in stated:
-        charged.append(charge_units("zcdp", cost.mechanism, [cost.norm]))
+        charged.append(MEASURES["zcdp"].charge_units(cost.mechanism, [cost.norm]))
         state, admitted = rule.admit_units(state, charged[-1])
         assert admitted[0]
     for step in range(8):
@@ -205,7 +205,7 @@ def test_interactive_releases_are_charged_in_full_before_their_first_answer() ->
         sparse.above(step - 100)
         state, admitted = rule.admit_norms(state, Gaussian(4.0), [1.0])
         assert admitted[0]
-        charged.append(charge_units("zcdp", Gaussian(4.0), [1.0]))
+        charged.append(MEASURES["zcdp"].charge_units(Gaussian(4.0), [1.0]))
         # What the answers cost is what was stated before the first.
         assert (counter.cost(), sparse.cost()) == stated
         assert state[0] == sum(int(units[0]) for units in charged)

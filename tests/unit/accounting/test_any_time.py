@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from accounting import (
     MEASURES,
-    InvalidInput,
     Measure,
     StepShape,
     gdp_to_epsilon,
     renyi_to_epsilon,
     steps_measure,
 )
+from tests.unit.accounting.refusals import refused
 from tests.unit.accounting.stopping import reached_delta
 
 DELTA = 1e-5
@@ -37,6 +38,10 @@ def amounts(row: Measure, mu_squared: float, orders: list[float] | None) -> list
     return [math.sqrt(mu_squared) if row.name == "gdp" else mu_squared / 2.0]
 
 
+def any_time(row: Measure, spent: Any, budget: Any, delta: float, orders: Any = None) -> np.ndarray:
+    return row.epsilon(spent, delta, orders, when="any time", budget=budget)
+
+
 @pytest.mark.parametrize("steps", [1, 8, 64])
 @pytest.mark.parametrize("mu_squared", [0.06, 1.0, 4.0])
 @pytest.mark.parametrize(("name", "orders"), CASES)
@@ -44,9 +49,9 @@ def test_no_stopping_rule_exceeds_delta(name, orders, mu_squared, steps) -> None
     row = MEASURES[name]
     # One unit of float64 above what is spent, so that rounding up has room.
     most = [amount * (1 + 1e-12) for amount in amounts(row, mu_squared, orders)]
-    budgets = [row.budget_units(amount) for amount in most]
+    budget = row.budget_units(most[0])
     spent = [amounts(row, mu_squared * at / steps, orders) for at in range(1, steps + 1)]
-    shown = row.any_time_epsilon(spent, budgets, DELTA, orders)
+    shown = any_time(row, spent, budget, DELTA, orders)
     assert (np.diff(shown) >= 0.0).all()
     assert reached_delta(shown.tolist(), mu_squared) <= DELTA
 
@@ -71,13 +76,13 @@ def test_one_step_reaches_the_delta_of_gaussian_dp() -> None:
 def test_at_one_order_the_running_sum_is_converted_with_the_whole_delta() -> None:
     row = MEASURES["renyi"]
     spent = np.array([[0.0], [0.1], [0.5]])
-    found = row.any_time_epsilon(spent, [2**44], DELTA, [9.0])
+    found = any_time(row, spent, 2**44, DELTA, [9.0])
     assert (found == renyi_to_epsilon([9.0], spent, DELTA)).all()
 
 
 def test_pure_dp_needs_no_correction() -> None:
     row = MEASURES["pure-dp"]
-    assert row.any_time_epsilon([[0.0], [0.3]], [2**44], DELTA).tolist() == [0.0, 0.3]
+    assert any_time(row, [[0.0], [0.3]], 2**44, DELTA).tolist() == [0.0, 0.3]
 
 
 BUDGETS = [
@@ -96,7 +101,7 @@ def test_a_spend_is_rounded_up_to_fixed_parts_of_the_budget(row, budget) -> None
     ends = np.array([int(part * budget) for part in parts])
     below = np.concatenate([[1], ends[:-1] + 1])
     found, first, nothing = (
-        row.any_time_epsilon(row.stated(units)[:, np.newaxis], [budget], DELTA)
+        any_time(row, row.stated(units)[:, np.newaxis], budget, DELTA)
         for units in (ends, below, np.zeros(1, dtype=np.int64))
     )
     assert (found == first).all()
@@ -109,8 +114,8 @@ def test_unequal_shares_gain_at_the_end_and_lose_before_it(row, budget) -> None:
     published = published_parts(3 * [each for each, _ in BUDGETS].index(row))
     for part, *numbers in published:
         spent = [[float(row.stated(int(part * budget)))]]
-        (now,) = row.any_time_epsilon(spent, [budget], DELTA)
-        fixed, equal = (row.epsilon(spent[0], delta) for delta in (DELTA, DELTA / 12))
+        (now,) = any_time(row, spent, budget, DELTA)
+        fixed, equal = (float(row.epsilon(spent[0], delta)) for delta in (DELTA, DELTA / 12))
         assert numbers == pytest.approx([fixed, equal, now], abs=6e-4)
         assert now > fixed  # at the end of the budget, too: its epsilon holds as well
         assert (now > equal) == (part < Fraction(3, 4)) or part == Fraction(3, 4)
@@ -128,19 +133,23 @@ def published_parts(first: int) -> list[tuple[Fraction, float, float, float]]:
 
 @pytest.mark.parametrize(("name", "orders"), CASES)
 def test_any_time_epsilons_of_bad_arguments_are_refused(name, orders) -> None:
-    row = MEASURES[name]
-    budgets = [2**44] * len(orders or [0])
-    good = [[0.1] * len(budgets)]
-    for spent in ([[math.nan] * len(budgets)], [[-0.1] * len(budgets)], [0.1], [[0.1] * 9]):
-        with pytest.raises(InvalidInput):
-            row.any_time_epsilon(spent, budgets, DELTA, orders)
+    row, count = MEASURES[name], len(orders or [0])
+    good = [[0.1] * count]
+    for spent in ([[math.nan] * count], [[-0.1] * count], [[0.1] * 9], [[[0.1] * count]]):
+        with refused("amounts"):
+            any_time(row, spent, 2**44, DELTA, orders)
     for delta in (0.0, 1.0, math.nan):
-        with pytest.raises(InvalidInput):
-            row.any_time_epsilon(good, budgets, delta, orders)
-    with pytest.raises(InvalidInput):
-        row.any_time_epsilon(good, budgets, DELTA, None if orders else ORDERS)
+        with refused("delta"):
+            any_time(row, good, 2**44, delta, orders)
+    with refused("orders"):
+        any_time(row, good, 2**44, DELTA, None if orders else ORDERS)
+    with refused("when"):
+        row.epsilon(good, DELTA, orders, when="later")
     if row.parts:
-        with pytest.raises(InvalidInput):
-            row.any_time_epsilon([[1.01 * float(row.stated(2**44))]], budgets, DELTA)
-        with pytest.raises(InvalidInput):  # a part of it is no float64
-            row.any_time_epsilon(good, budgets, 5e-324)
+        with refused("amounts"):
+            any_time(row, [[1.01 * float(row.stated(2**44))]], 2**44, DELTA)
+        with refused("delta"):  # a part of it is no float64
+            any_time(row, good, 2**44, 5e-324)
+        for budget in (None, -1, 2**61 + 1, 0.5):
+            with refused("budget"):
+                any_time(row, good, budget, DELTA)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from accounting import (
+    MEASURES,
     Gaussian,
     InvalidInput,
     RenyiFilter,
     ZcdpFilter,
-    charge_units,
     renyi_to_epsilon,
     steps_measure,
     zcdp_budget,
@@ -136,7 +136,7 @@ def test_mask_is_never_dropped(read: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
-        ("norms", lambda x: charge_units("zcdp", Gaussian(1.0), x)),
+        ("norms", lambda x: MEASURES["zcdp"].charge_units(Gaussian(1.0), x)),
         ("cost", lambda x: ZcdpFilter(1.0).admit(np.zeros(2, dtype=np.int64), x)),
         ("budgets", lambda x: RenyiFilter([2.0, 3.0], x)),
         ("rdp", lambda x: renyi_to_epsilon([2.0, 3.0], x, 1e-5)),
@@ -161,6 +161,6 @@ def test_other_types_of_scalars_are_refused_by_name() -> None:
 def test_float32_norms_are_taken_as_they_are() -> None:
     norms = np.array([0.1, 0.7, 1.0], dtype=np.float32)
     np.testing.assert_array_equal(
-        charge_units("zcdp", Gaussian(np.float32(3.3)), norms),
-        charge_units("zcdp", Gaussian(float(np.float32(3.3))), norms.astype(np.float64)),
+        MEASURES["zcdp"].charge_units(Gaussian(np.float32(3.3)), norms),
+        MEASURES["zcdp"].charge_units(Gaussian(float(np.float32(3.3))), norms.astype(np.float64)),
     )

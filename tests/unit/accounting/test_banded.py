@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import (
+    MEASURES,
     InvalidInput,
     ZcdpFilter,
     banded_step,
     banded_steps,
-    charge_units,
 )
 from tests.unit.accounting.refusals import refused
 
@@ -36,7 +36,7 @@ def test_a_participation_is_charged_its_norm_times_that_of_the_column(
     assert Fraction(step.noise_stddev) ** 2 * square <= Fraction(noise) ** 2
     above = Fraction(math.nextafter(step.noise_stddev, math.inf))
     assert above**2 * square > Fraction(noise) ** 2
-    charge = int(charge_units("zcdp", step, [norm])[0])
+    charge = int(MEASURES["zcdp"].charge_units(step, [norm])[0])
     assert exact * 2**44 <= charge <= exact * 2**44 * (1 + Fraction(1, 2**50)) + 1
 
 
@@ -129,7 +129,7 @@ def test_the_sensitivity_to_participations_apart_is_the_root_of_the_sum_of_squar
         moved = sum(int(row) ** 2 for row in matrix[:, taken] @ signs)
         assert moved == sum(columns)
     prices = banded_steps(matrix.astype(float), 1.0, min_separation=bands)
-    charged = sum(int(charge_units("zcdp", prices[step], [1.0])[0]) for step in taken)
+    charged = sum(int(MEASURES["zcdp"].charge_units(prices[step], [1.0])[0]) for step in taken)
     assert Fraction(sum(columns), 2) <= Fraction(charged, 2**44)
     assert charged <= sum(columns) * 2**43 * (1 + Fraction(1, 2**50)) + len(taken)
 
@@ -138,7 +138,9 @@ def test_closer_than_the_bands_one_user_can_move_more_than_two_prices_pay_for() 
     """One step too close: rows in common add up before they are squared."""
     matrix = np.array([[2.0, 0.0, 0.0], [1.0, 2.0, 0.0], [1.0, 1.0, 2.0]])
     prices = banded_steps(matrix, 1.0, min_separation=3)
-    charged = sum(float(charge_units("zcdp", prices[step], [1.0])[0]) * 2.0**-44 for step in (0, 2))
+    charged = sum(
+        float(MEASURES["zcdp"].charge_units(prices[step], [1.0])[0]) * 2.0**-44 for step in (0, 2)
+    )
     moved = matrix[:, 0] + matrix[:, 2]
     assert float(moved @ moved) / 2.0 > charged * 1.3
     with refused("min_separation"):

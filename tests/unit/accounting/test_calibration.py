@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import (
+    MEASURES,
     Gaussian,
     ZcdpFilter,
-    charge_units,
     noise_for_norm_budget,
 )
 from tests.unit.accounting import rational_model as exact
@@ -20,7 +20,7 @@ from tests.unit.accounting.refusals import refused
 def unit_contributions_admitted(norm_budget: float, rho: float) -> int:
     """How many contributions of norm 1 the filter admits at the calibrated noise."""
     rule = ZcdpFilter(rho)
-    charge = charge_units("zcdp", Gaussian(noise_for_norm_budget(norm_budget, rho)), [1.0])
+    charge = MEASURES["zcdp"].charge_units(Gaussian(noise_for_norm_budget(norm_budget, rho)), [1.0])
     admitted, state = 0, rule.initial_state(1)
     while True:
         state, fits = rule.admit_units(state, charge)
@@ -33,7 +33,7 @@ def unit_contributions_admitted(norm_budget: float, rho: float) -> int:
 def test_exactly_the_norm_budget_of_unit_contributions_is_admitted(rho: float) -> None:
     rule = ZcdpFilter(rho)
     for budget in [*range(1, 401), 1000, 32768]:
-        charge = charge_units("zcdp", Gaussian(noise_for_norm_budget(budget, rho)), [1.0])
+        charge = MEASURES["zcdp"].charge_units(Gaussian(noise_for_norm_budget(budget, rho)), [1.0])
         assert rule.budget_units[0] // int(charge[0]) == budget
     assert unit_contributions_admitted(20, rho) == 20
 
@@ -47,7 +47,7 @@ def test_contributions_whose_squares_sum_to_the_budget_all_fit(
 ) -> None:
     norms = [k / 1000 for k in thousandths]
     budget = float(sum(Fraction(norm) ** 2 for norm in norms))
-    charges = charge_units("zcdp", Gaussian(noise_for_norm_budget(budget, rho)), norms)
+    charges = MEASURES["zcdp"].charge_units(Gaussian(noise_for_norm_budget(budget, rho)), norms)
     assert int(charges.sum()) <= ZcdpFilter(rho).budget_units[0]
 
 

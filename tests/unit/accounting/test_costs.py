@@ -13,7 +13,6 @@ from accounting import (
     Laplace,
     MeasureName,
     PureDP,
-    charge_units,
     gdp_cost,
     renyi_cost,
     zcdp_cost,
@@ -79,15 +78,17 @@ def test_costs_at_the_ends_of_the_float_range(norm: float, s: float) -> None:
 def test_charges_are_what_an_auditor_computes_in_fractions(norms: list[float], s: float) -> None:
     mechanism = Gaussian(s)
     zcdp = [exact.zcdp_units(c, s) for c in norms]
-    assert charge_units("zcdp", mechanism, norms).tolist() == zcdp
-    assert charge_units("zcdp", Laplace(s), norms).tolist() == zcdp
-    assert charge_units("gdp", mechanism, norms).tolist() == [exact.gdp_units(c, s) for c in norms]
+    assert MEASURES["zcdp"].charge_units(mechanism, norms).tolist() == zcdp
+    assert MEASURES["zcdp"].charge_units(Laplace(s), norms).tolist() == zcdp
+    assert MEASURES["gdp"].charge_units(mechanism, norms).tolist() == [
+        exact.gdp_units(c, s) for c in norms
+    ]
     expected = [[exact.renyi_units(c, s, a) for a in ORDERS] for c in norms]
-    assert charge_units("renyi", mechanism, norms, ORDERS).tolist() == expected
+    assert MEASURES["renyi"].charge_units(mechanism, norms, ORDERS).tolist() == expected
     expected = [[exact.pure_renyi_units(c, s, a) for a in ORDERS] for c in norms]
-    assert charge_units("renyi", Laplace(s), norms, ORDERS).tolist() == expected
+    assert MEASURES["renyi"].charge_units(Laplace(s), norms, ORDERS).tolist() == expected
     expected = [[exact.pure_renyi_units(c, 1.0, a) for a in ORDERS] for c in norms]
-    assert charge_units("renyi", PureDP(), norms, ORDERS).tolist() == expected
+    assert MEASURES["renyi"].charge_units(PureDP(), norms, ORDERS).tolist() == expected
 
 
 @given(exact.usual_norm, exact.usual_norm, exact.usual_scale)
@@ -96,7 +97,7 @@ def test_charges_are_monotone_in_the_norm(a: float, b: float, s: float) -> None:
     for measure, row in MEASURES.items():
         orders = ORDERS if measure == "renyi" else None
         for step in filter(row.covers, (Gaussian(s), Laplace(s))):
-            charges = charge_units(measure, step, [low, high], orders)
+            charges = MEASURES[measure].charge_units(step, [low, high], orders)
             assert (charges[0] <= charges[1]).all()
 
 
@@ -104,7 +105,7 @@ def test_charges_are_monotone_in_the_norm(a: float, b: float, s: float) -> None:
 def test_zero_norm_is_free_and_a_huge_one_saturates(measure: MeasureName) -> None:
     orders = [2.0, 1e6] if measure == "renyi" else None
     step = Laplace(1.0) if measure == "pure-dp" else Gaussian(1.0)
-    charges = charge_units(measure, step, [0.0, 1e300], orders)
+    charges = MEASURES[measure].charge_units(step, [0.0, 1e300], orders)
     assert not charges[0].any()
     assert (charges[1] == MAX_COST_UNITS).all()
 
@@ -114,4 +115,4 @@ def test_gdp_of_a_mechanism_that_is_not_gaussian_is_refused(mechanism: Mechanism
     with refused("mechanism"):
         gdp_cost(mechanism, [1.0])
     with refused("mechanism"):
-        charge_units("gdp", mechanism, [1.0])
+        MEASURES["gdp"].charge_units(mechanism, [1.0])

@@ -12,12 +12,12 @@ import pytest
 from scipy.stats import norm as normal
 
 from accounting import (
+    MEASURES,
     PerUserOrderFilter,
     PoissonGaussian,
     StepsFilter,
     StepShape,
     candidate_orders,
-    charge_units,
     steps_measure,
     steps_noise_multiplier,
 )
@@ -169,7 +169,7 @@ def test_the_number_of_steps_is_that_of_the_certified_loss_distribution(
 def test_the_renyi_filter_admits_fewer_steps() -> None:
     epsilon, delta, step = 1.828, 1e-5, PoissonGaussian(1.0, 0.01)
     orders, budgets = candidate_orders(epsilon, delta)
-    units = charge_units("renyi", step, [1.0], orders)[0]
+    units = MEASURES["renyi"].charge_units(step, [1.0], orders)[0]
     rule = PerUserOrderFilter(orders, budgets)
     renyi = max(b // u for b, u in zip(rule.budget_units, units.tolist(), strict=True))
     counted = int(steps_measure(StepShape(0.01, 1.0)).budgets_for(epsilon, delta)[0])

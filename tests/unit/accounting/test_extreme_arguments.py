@@ -106,9 +106,14 @@ def cases_of_mechanism(m: Mechanism) -> list[Case]:
         one("zcdp_cost", lambda n: accounting.zcdp_cost(m, n), [1.0]),
         one("gdp_cost", lambda n: accounting.gdp_cost(m, n), [1.0]),
         one("renyi_cost", lambda n, o: accounting.renyi_cost(m, n, o), [1.0], ORDERS),
-        one("charge_units", lambda n: accounting.charge_units("zcdp", m, n), [1.0]),
-        one("charge_units", lambda n: accounting.charge_units("gdp", m, n), [1.0]),
-        one("charge_units", lambda n, o: accounting.charge_units("renyi", m, n, o), [1.0], ORDERS),
+        one("charge_units", lambda n: accounting.MEASURES["zcdp"].charge_units(m, n), [1.0]),
+        one("charge_units", lambda n: accounting.MEASURES["gdp"].charge_units(m, n), [1.0]),
+        one(
+            "charge_units",
+            lambda n, o: accounting.MEASURES["renyi"].charge_units(m, n, o),
+            [1.0],
+            ORDERS,
+        ),
         one(
             "poisson_gaussian_divergence",
             lambda n, o: accounting.poisson_gaussian_divergence(m, n, o),
@@ -202,7 +207,7 @@ TABLE: list[Case] = [
     one("gdp_risk", accounting.gdp_risk, 0.1, 0.01),
     one("curve_risk", accounting.curve_risk, [1.0], [1e-5], 0.01),
     one("PureDP", lambda n: accounting.zcdp_cost(PureDP(), n), [1.0]),
-    one("charge_units", lambda m: accounting.charge_units(m, Gaussian(1.0), [1.0]), 1),
+    one("charge_units", lambda m: accounting.MEASURES[m].charge_units(Gaussian(1.0), [1.0]), 1),
     one("zcdp_cost", lambda m: accounting.zcdp_cost(m, [1.0]), 1),
     one("renyi_to_epsilon", accounting.renyi_to_epsilon, [2.0], [0.1], 1e-5),
     one("renyi_to_delta", accounting.renyi_to_delta, [2.0], [0.1], 1.0),
@@ -294,22 +299,30 @@ TABLE: list[Case] = [
 ]
 TABLE += [
     *(
-        one("cost_table", lambda c, n, m=m: accounting.cost_table("gdp", m, c, n), 1.0, 3)
+        one("cost_table", lambda c, n, m=m: accounting.MEASURES["gdp"].cost_table(m, c, n), 1.0, 3)
         for m in (Gaussian(1.0), Laplace(5e-324), Laplace(1.7e308), PureDP(), PoissonGaussian(1, 1))
     ),
     *(
         one(
             "cost_table",
-            lambda c, n, o, m=m: accounting.cost_table("renyi", m, c, n, o),
+            lambda c, n, o, m=m: accounting.MEASURES["renyi"].cost_table(m, c, n, o),
             1.0,
             3,
             ORDERS,
         )
         for m in (PoissonGaussian(1.0, 0.1), PoissonGaussian(5e-324, 0.1), Laplace(1.0))
     ),
-    one("cost_table", lambda m: accounting.cost_table(m, PureDP(), 1.0, 3), "pure-dp"),
-    one("charge_units", lambda n: accounting.charge_units("pure-dp", Laplace(5e-324), n), [1.0]),
-    one("charge_units", lambda n: accounting.charge_units("pure-dp", Laplace(1.7e308), n), [1.0]),
+    one("cost_table", lambda m: accounting.MEASURES[m].cost_table(PureDP(), 1.0, 3), "pure-dp"),
+    one(
+        "charge_units",
+        lambda n: accounting.MEASURES["pure-dp"].charge_units(Laplace(5e-324), n),
+        [1.0],
+    ),
+    one(
+        "charge_units",
+        lambda n: accounting.MEASURES["pure-dp"].charge_units(Laplace(1.7e308), n),
+        [1.0],
+    ),
     one("checked_cost_table", accounting.checked_cost_table, np.array([0, 1])),
     one("levels_of", accounting.levels_of, [1.0], 1.0, 3),
     one("norms_of", accounting.norms_of, [1], 1.0, 3),

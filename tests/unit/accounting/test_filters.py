@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from accounting import (
     MAX_BUDGET_UNITS,
     MAX_COST_UNITS,
+    MEASURES,
     BudgetFilter,
     Gaussian,
     GdpFilter,
@@ -19,7 +20,6 @@ from accounting import (
     PureDP,
     RenyiFilter,
     ZcdpFilter,
-    charge_units,
     gdp_cost,
     renyi_cost,
     zcdp_budget,
@@ -131,7 +131,7 @@ def test_pure_dp_steps_that_are_admitted_imply_epsilon_and_delta(
     delta = 10.0**log10_delta
     rule = ZcdpFilter(zcdp_budget(epsilon, delta))
     assert rule.budget_units[0] * exact.UNIT <= Fraction(zcdp_budget(epsilon, delta))
-    state, charge = rule.initial_state(1), charge_units("zcdp", PureDP(), [step])
+    state, charge = rule.initial_state(1), MEASURES["zcdp"].charge_units(PureDP(), [step])
     steps = rule.budget_units[0] // int(charge[0])
     state, admitted = rule.admit_units(state, steps * charge)
     assert admitted[0]

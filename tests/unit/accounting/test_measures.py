@@ -22,7 +22,6 @@ from accounting import (
     PoissonRecords,
     PureDP,
     StepShape,
-    charge_units,
     gdp_to_delta,
     noise_for_norm_budget,
     renyi_to_delta,
@@ -61,7 +60,6 @@ def test_a_row_covers_exactly_the_steps_that_it_can_charge(
 ) -> None:
     if row.covers(mechanism):
         charged = row.charge_units(mechanism, [0.0, 1.0], orders_of(row))
-        assert (charged == charge_units(row.name, mechanism, [0.0, 1.0], orders_of(row))).all()
         assert not charged[0].any()
         assert (charged[1] > 0).all()
     else:
@@ -209,7 +207,7 @@ def test_noise_for_a_norm_budget_pays_for_these_steps_and_no_more(
     rho = MEASURES[name].gaussian_rho(budget)
     assert rho is not None
     noise = Gaussian(noise_for_norm_budget(float(steps), rho))
-    cost = int(charge_units(name, noise, [1.0])[0])
+    cost = int(MEASURES[name].charge_units(noise, [1.0])[0])
     assert steps * cost <= budget < (steps + 1) * cost
 
 

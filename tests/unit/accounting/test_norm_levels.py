@@ -19,9 +19,7 @@ from accounting import (
     Mechanism,
     PoissonGaussian,
     PureDP,
-    charge_units,
     checked_cost_table,
-    cost_table,
     cost_units,
     levels_of,
     norms_of,
@@ -97,13 +95,13 @@ def test_a_cost_table_is_what_an_auditor_computes_in_fractions(
 ) -> None:
     norms = norms_of(np.arange(count + 1), clip, count).tolist()
     mechanism = Gaussian(scale)
-    assert cost_table("zcdp", mechanism, clip, count).tolist() == [
+    assert MEASURES["zcdp"].cost_table(mechanism, clip, count).tolist() == [
         model.zcdp_units(norm, scale) for norm in norms
     ]
-    assert cost_table("gdp", mechanism, clip, count).tolist() == [
+    assert MEASURES["gdp"].cost_table(mechanism, clip, count).tolist() == [
         model.gdp_units(norm, scale) for norm in norms
     ]
-    assert cost_table("renyi", mechanism, clip, count, ORDERS).tolist() == [
+    assert MEASURES["renyi"].cost_table(mechanism, clip, count, ORDERS).tolist() == [
         [model.renyi_units(norm, scale, order) for order in ORDERS] for norm in norms
     ]
 
@@ -121,24 +119,24 @@ def test_a_cost_table_covers_what_its_measure_charges_and_never_falls(
     orders = ORDERS if MEASURES[measure].per_order else None
     if not MEASURES[measure].covers_by_table(mechanism):
         with refused("mechanism"):
-            cost_table(measure, mechanism, 2.0, 255, orders)
+            MEASURES[measure].cost_table(mechanism, 2.0, 255, orders)
         return
-    units = cost_table(measure, mechanism, 2.0, 255, orders)
+    units = MEASURES[measure].cost_table(mechanism, 2.0, 255, orders)
     assert checked_cost_table(units) is units
     norms = norms_of(np.arange(256), 2.0, 255)
     if measure == "renyi":
         assert (units >= cost_units(renyi_cost(mechanism, norms, ORDERS))).all()
     elif MEASURES[measure].covers(mechanism):
-        assert (units >= charge_units(measure, mechanism, norms)).all()
+        assert (units >= MEASURES[measure].charge_units(mechanism, norms)).all()
 
 
 def test_a_sample_of_everybody_is_charged_as_the_plain_gaussian() -> None:
-    sampled = cost_table("renyi", PoissonGaussian(3.0, 1.0), 1.0, 100, ORDERS)
-    assert (sampled == cost_table("renyi", Gaussian(3.0), 1.0, 100, ORDERS)).all()
+    sampled = MEASURES["renyi"].cost_table(PoissonGaussian(3.0, 1.0), 1.0, 100, ORDERS)
+    assert (sampled == MEASURES["renyi"].cost_table(Gaussian(3.0), 1.0, 100, ORDERS)).all()
 
 
 def test_charges_beyond_every_budget_saturate() -> None:
-    assert cost_table("zcdp", Gaussian(1e-200), 1.0, 2).tolist() == [
+    assert MEASURES["zcdp"].cost_table(Gaussian(1e-200), 1.0, 2).tolist() == [
         0,
         MAX_COST_UNITS,
         MAX_COST_UNITS,

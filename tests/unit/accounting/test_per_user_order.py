@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import (
+    MEASURES,
     Gaussian,
     InvalidInput,
     Laplace,
@@ -20,7 +21,6 @@ from accounting import (
     RenyiFilter,
     best_order,
     candidate_orders,
-    cost_table,
     renyi_budgets,
     renyi_cost,
     renyi_to_delta,
@@ -205,7 +205,7 @@ def test_a_user_of_small_norms_takes_part_in_millions_of_steps_at_a_high_order()
     """At (1, 1e-5), rate 0.001, noise 0.8 C: 3.9 million steps at 0.1 C, at an order near 18."""
     ladder = candidate_orders(1.0, 1e-5)
     rule = PerUserOrderFilter(*ladder)
-    charges = cost_table("renyi", PoissonGaussian(0.8, 1e-3), 1.0, 10, ladder.orders)
+    charges = MEASURES["renyi"].cost_table(PoissonGaussian(0.8, 1e-3), 1.0, 10, ladder.orders)
     small, worst = best_order(charges[[1, 10]], rule.budget_units).tolist()
     assert 17.0 <= ladder.orders[small] <= 19.0
     assert 9.0 <= ladder.orders[worst] <= 10.0

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import (
+    MEASURES,
     InvalidInput,
     Laplace,
     PerUserOrderFilter,
@@ -19,8 +20,6 @@ from accounting import (
     PureDPFilter,
     RenyiFilter,
     candidate_orders,
-    charge_units,
-    cost_table,
     cost_units,
     gdp_to_delta,
     norms_of,
@@ -72,20 +71,23 @@ def test_mu_of_pure_dp_rises_and_has_no_gap_where_methods_meet() -> None:
 
 
 def test_a_cost_table_of_pure_dp_under_gdp_is_mu_squared_rounded_up() -> None:
-    laplace, pure = cost_table("gdp", Laplace(2.0), 2.0, 50), cost_table("gdp", PureDP(), 1.0, 50)
+    laplace, pure = (
+        MEASURES["gdp"].cost_table(Laplace(2.0), 2.0, 50),
+        MEASURES["gdp"].cost_table(PureDP(), 1.0, 50),
+    )
     for level in range(1, 51):
         exact = exact_mu(level / 50) ** 2 * 2**44
         assert exact <= pure[level] <= exact * (1 + mpmath.mpf(2) ** -40) + 1
         assert 0 <= laplace[level] - pure[level] <= 2
     with pytest.raises(InvalidInput):
-        charge_units("gdp", Laplace(2.0), [1.0])
+        MEASURES["gdp"].charge_units(Laplace(2.0), [1.0])
 
 
 @given(st.lists(model.usual_norm, min_size=1, max_size=8), model.usual_scale)
 def test_epsilon_of_a_laplace_step_is_charged_exactly(norms: list[float], scale: float) -> None:
-    units = charge_units("pure-dp", Laplace(scale), norms).tolist()
+    units = MEASURES["pure-dp"].charge_units(Laplace(scale), norms).tolist()
     assert units == [model.units(Fraction(norm) / Fraction(scale)) for norm in norms]
-    assert charge_units("pure-dp", PureDP(), norms).tolist() == [
+    assert MEASURES["pure-dp"].charge_units(PureDP(), norms).tolist() == [
         model.units(Fraction(norm)) for norm in norms
     ]
 
@@ -175,10 +177,10 @@ def test_divergences_of_pure_steps_are_those_of_their_definitions(order, eps) ->
 @pytest.mark.parametrize("mechanism", [Laplace(0.3), PureDP()], ids=repr)
 def test_what_a_ledger_charges_pure_steps_is_no_less_than_their_divergence(mechanism) -> None:
     norms = np.concatenate([[0.0, 5e-324, 1e-200], np.geomspace(1e-12, 1e4, 200), [1e300]])
-    charged = charge_units("renyi", mechanism, norms, DIVERGENCE_ORDERS)
-    in_tables = cost_table("renyi", mechanism, 2.0, 255, DIVERGENCE_ORDERS)
-    on_levels = charge_units(
-        "renyi", mechanism, norms_of(np.arange(256), 2.0, 255), DIVERGENCE_ORDERS
+    charged = MEASURES["renyi"].charge_units(mechanism, norms, DIVERGENCE_ORDERS)
+    in_tables = MEASURES["renyi"].cost_table(mechanism, 2.0, 255, DIVERGENCE_ORDERS)
+    on_levels = MEASURES["renyi"].charge_units(
+        mechanism, norms_of(np.arange(256), 2.0, 255), DIVERGENCE_ORDERS
     )
     # But for the rounding of float64, which the charge in whole units does not have.
     least = cost_units(renyi_cost(mechanism, norms, DIVERGENCE_ORDERS)) * (1 - 2.0**-50) - 1
@@ -188,14 +190,14 @@ def test_what_a_ledger_charges_pure_steps_is_no_less_than_their_divergence(mecha
 
 
 def test_large_orders_charge_a_pure_step_no_more_than_its_epsilon() -> None:
-    assert charge_units("renyi", PureDP(), [2.0], [100.0])[0, 0] == 2 * 2**44
+    assert MEASURES["renyi"].charge_units(PureDP(), [2.0], [100.0])[0, 0] == 2 * 2**44
     assert renyi_cost(PureDP(), [2.0], [100.0])[0, 0] == pytest.approx(1.99872, abs=1e-5)
     rule = PerUserOrderFilter(*candidate_orders(8.0, 1e-5))
     most = {}
     for mechanism in (Laplace(1.0), PureDP()):
         for eps in (0.5, 1.0, 2.0):
             table = cost_units(renyi_cost(mechanism, [eps], rule.orders))[0]
-            charge = charge_units("renyi", mechanism, [eps], rule.orders)[0]
+            charge = MEASURES["renyi"].charge_units(mechanism, [eps], rule.orders)[0]
             most[type(mechanism).__name__, eps] = [
                 max(budget // cost for budget, cost in zip(rule.budget_units, costs, strict=True))
                 for costs in (charge.tolist(), table.tolist())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from accounting import (
+    MEASURES,
     AccountTerms,
     BudgetAccount,
     Gaussian,
@@ -21,7 +22,6 @@ from accounting import (
     advance_units,
     best_order,
     candidate_orders,
-    cost_table,
 )
 from accounting.filters.roster_columns import HALTED
 from tests.unit.accounting.refusals import refused
@@ -52,7 +52,7 @@ def random_levels(users: int, seed: int = 0) -> np.ndarray:
 def test_sampled_steps_are_charged_as_the_filter_of_the_per_user_order_charges() -> None:
     users = 3000
     rule = PerUserOrderFilter(*candidate_orders(2.0, 1e-5))
-    charges = cost_table("renyi", PoissonGaussian(0.9, 0.03), 1.0, 100, rule.orders)
+    charges = MEASURES["renyi"].cost_table(PoissonGaussian(0.9, 0.03), 1.0, 100, rule.orders)
     levels = random_levels(users)
     order = best_order(charges, rule.budget_units)[levels]
     tick_sizes = np.array([budget // 7 for budget in rule.budget_units])
@@ -91,11 +91,11 @@ def test_the_filters_of_other_measures_say_the_same(measure: str) -> None:
     users, orders = 500, [2.0, 8.0, 32.0]
     if measure == "gdp":
         rule: GdpFilter | RenyiFilter = GdpFilter(1.0)
-        charges = cost_table("gdp", Gaussian(6.0), 1.0, 100)
+        charges = MEASURES["gdp"].cost_table(Gaussian(6.0), 1.0, 100)
         account = BudgetAccount(AccountTerms(rule.budget_units, (2**40,)), balances_of(users))
     else:
         rule = RenyiFilter(orders, [0.5, 1.7, 9.0])
-        charges = cost_table("renyi", PoissonGaussian(1.0, 0.2), 1.0, 100, orders)
+        charges = MEASURES["renyi"].cost_table(PoissonGaussian(1.0, 0.2), 1.0, 100, orders)
         terms = AccountTerms(rule.budget_units, (2**40, 2**41, 2**42), "all")
         account = BudgetAccount(terms, balances_of(users, 3))
     levels = random_levels(users)

@@ -17,6 +17,7 @@ import pytest
 
 from accounting import (
     MAX_BUDGET_UNITS,
+    MEASURES,
     Gaussian,
     GdpFilter,
     Laplace,
@@ -31,9 +32,7 @@ from accounting import (
     advance_units,
     banded_step,
     budget_units,
-    charge_units,
     checked_cost_table,
-    cost_table,
     cost_units,
     curve_risk,
     gdp_budget,
@@ -143,13 +142,13 @@ def costs() -> list[Refused]:
         Refused(renyi_cost, {**at_orders, "mechanism": PoissonGaussian(1.0, 0.0)}, no_step),
         Refused(poisson_gaussian_divergence, at_orders, {**no_step, "mechanism": [Gaussian(1.0)]}),
         Refused(
-            charge_units,
-            {**at_orders, "measure": "renyi"},
-            {**no_step, "orders": [*NO_ORDERS, None], "measure": ["pld"]},
+            MEASURES["renyi"].charge_units,
+            at_orders,
+            {**no_step, "orders": [*NO_ORDERS, None]},
         ),
-        Refused(charge_units, {**step, "measure": "zcdp", "orders": None}, {"orders": [[2.0]]}),
+        Refused(MEASURES["zcdp"].charge_units, {**step, "orders": None}, {"orders": [[2.0]]}),
         Refused(
-            partial(charge_units, "pure-dp", norms=[1.0]),
+            partial(MEASURES["pure-dp"].charge_units, norms=[1.0]),
             {"mechanism": PureDP()},
             {"mechanism": [Gaussian(1.0), sampled]},
         ),
@@ -211,7 +210,7 @@ def grids() -> list[Refused]:
             for call in (
                 partial(levels_of, [0.0]),
                 lambda clip_norm, levels: norms_of([0], clip_norm, levels),
-                partial(cost_table, "zcdp", Gaussian(1.0)),
+                partial(MEASURES["zcdp"].cost_table, Gaussian(1.0)),
             )
         ),
         Refused(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from accounting import Gaussian, ZcdpFilter, charge_units, zcdp_budget, zcdp_cost
+from accounting import MEASURES, Gaussian, ZcdpFilter, zcdp_budget, zcdp_cost
 from accounting.exact.argument_checks import FloatArray
 from accounting.release import (
     ContinualCounter,
@@ -277,7 +277,7 @@ def test_cost_is_the_largest_norm_and_charges_at_most_rho(rho: float) -> None:
     assert quantiles.cost.norm == quantile_norms(values, 2.0, levels=16).max()
     for cost in (mean.cost, quantiles.cost):
         assert rho * (1 - 1e-3) < cost.rho <= rho
-        charge = charge_units("zcdp", cost.mechanism, [cost.norm])
+        charge = MEASURES["zcdp"].charge_units(cost.mechanism, [cost.norm])
         rule = ZcdpFilter(rho)
         assert rule.admit_units(rule.initial_state(1), charge)[1].tolist() == [True]
     given_noise = release_mean(values, 2.0, noise_stddev=4.0, generator=seeded())

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from accounting import (
+    MEASURES,
     Gaussian,
     ZcdpFilter,
-    charge_units,
     gdp_cost,
     zcdp_cost,
 )
@@ -153,7 +153,7 @@ def test_cost_is_charged_like_any_other_step(rho: float, contribution: int) -> N
     assert cost.mechanism == Gaussian(counter.noise_stddev)
     assert rho * (1 - 1e-4) < cost.rho <= rho
     rule = ZcdpFilter(rho)
-    charge = charge_units("zcdp", cost.mechanism, [cost.norm])
+    charge = MEASURES["zcdp"].charge_units(cost.mechanism, [cost.norm])
     assert rule.admit_units(rule.initial_state(1), charge)[1].tolist() == [True]
     assert gdp_cost(cost.mechanism, [cost.norm])[0] == pytest.approx(2.0 * cost.rho)
     users = counter.norms([0.0, 1.0, contribution])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from accounting import PureDP, charge_units, zcdp_cost
+from accounting import MEASURES, PureDP, zcdp_cost
 from accounting.release import SparseVector
 from tests.unit.accounting.refusals import refused
 
@@ -175,7 +175,7 @@ def test_cost_is_pure_dp_and_known_before_the_first_query() -> None:
     assert cost.mechanism == PureDP()
     assert cost.norm == 0.5
     assert cost.rho == zcdp_cost(PureDP(), [0.5])[0] == 0.125
-    assert charge_units("zcdp", cost.mechanism, [cost.norm]).tolist() == [2**41]
+    assert MEASURES["zcdp"].charge_units(cost.mechanism, [cost.norm]).tolist() == [2**41]
     sparse.above(0)
     assert sparse.cost() == cost
     assert sparse.norms([1.0])[0] == 0.5

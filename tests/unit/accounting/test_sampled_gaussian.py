@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from accounting import (
     MAX_COST_UNITS,
+    MEASURES,
     Gaussian,
     GdpFilter,
     RenyiFilter,
     ZcdpFilter,
-    charge_units,
     cost_units,
     gdp_cost,
     renyi_cost,
@@ -166,13 +166,13 @@ def test_rate_one_costs_what_the_gaussian_costs_and_rate_zero_nothing(
     expected = renyi_cost(gaussian, norms, ORDERS)
     np.testing.assert_array_equal(renyi_cost(everybody, norms, ORDERS), expected)
     np.testing.assert_array_equal(
-        charge_units("renyi", everybody, norms, ORDERS),
-        charge_units("renyi", gaussian, norms, ORDERS),
+        MEASURES["renyi"].charge_units(everybody, norms, ORDERS),
+        MEASURES["renyi"].charge_units(gaussian, norms, ORDERS),
     )
     limit = poisson_gaussian_divergence(everybody, norms, ORDERS)
     np.testing.assert_allclose(limit, expected, rtol=1e-12)
     assert not poisson_gaussian_divergence(nobody, norms, ORDERS).any()
-    assert not charge_units("renyi", nobody, norms, ORDERS).any()
+    assert not MEASURES["renyi"].charge_units(nobody, norms, ORDERS).any()
 
 
 @given(ratio, order)
@@ -285,7 +285,7 @@ def test_memory_holds_no_array_of_users_by_orders_by_nodes() -> None:
 @given(st.lists(wild_norm, max_size=6), rate.filter(lambda q: q < 1.0))
 def test_charges_are_costs_in_units_rounded_up(norms: list[float], q: float) -> None:
     mechanism = PoissonGaussian(0.9, q)
-    charges = charge_units("renyi", mechanism, norms, ORDERS)
+    charges = MEASURES["renyi"].charge_units(mechanism, norms, ORDERS)
     costs = renyi_cost(mechanism, norms, ORDERS)
     np.testing.assert_array_equal(charges, cost_units(costs))
     assert (charges >= np.ceil(np.minimum(costs, MAX_COST_UNITS / 2**44) * 2.0**44)).all()
@@ -313,16 +313,16 @@ def test_granted_norm_fits_every_order_and_spends_the_tightest(
     left = budgets - state
     new_state, granted, charged = RULE.grant_units(state, mechanism, norms)
     np.testing.assert_array_equal(new_state, state + charged)
-    cost = charge_units("renyi", mechanism, granted, RULE.orders)
+    cost = MEASURES["renyi"].charge_units(mechanism, granted, RULE.orders)
     assert (cost <= charged).all()
     assert (charged <= left).all()
-    fits = (charge_units("renyi", mechanism, norms, RULE.orders) <= left).all(axis=1)
+    fits = (MEASURES["renyi"].charge_units(mechanism, norms, RULE.orders) <= left).all(axis=1)
     np.testing.assert_array_equal(granted[fits], np.array(norms)[fits])
     np.testing.assert_array_equal(charged[fits], cost[fits])
     assert RULE.exhausted(new_state)[~fits & (granted > 0)].all()
     assert ((charged == cost).sum(axis=1) >= len(RULE.orders) - 1).all()
     little_more = np.maximum(granted * (1.0 + 2.0**-19), 1e-300)
-    larger = charge_units("renyi", mechanism, little_more, RULE.orders)
+    larger = MEASURES["renyi"].charge_units(mechanism, little_more, RULE.orders)
     assert (larger > left)[~fits].any(axis=1).all()
     for i, norm in enumerate(norms):
         alone = RULE.grant_units(state[i : i + 1], mechanism, [norm])
@@ -353,7 +353,7 @@ def test_sampled_steps_have_no_rho_and_no_mu(q: float) -> None:
             call(mechanism, [1.0])
     for rule in (ZcdpFilter(1.0), GdpFilter(1.0)):
         with refused("mechanism"):
-            charge_units(rule.measure, mechanism, [1.0])
+            MEASURES[rule.measure].charge_units(mechanism, [1.0])
         with refused("mechanism"):
             rule.grant(rule.initial_state(1), mechanism, [1.0])
     with refused("mechanism"):

@@ -17,13 +17,13 @@ from scipy.stats import norm as normal
 
 from accounting import (
     MAX_COST_UNITS,
+    MEASURES,
     Gaussian,
     InvalidInput,
     NormGrid,
     PoissonGaussian,
     PoissonRecords,
     ReportAccountant,
-    charge_units,
     gdp_cost,
     poisson_gaussian_divergence,
     renyi_cost,
@@ -139,9 +139,11 @@ def test_charges_of_extreme_steps_saturate_and_are_never_nan() -> None:
         costs = renyi_cost(mechanism, [5e-324, 1.0, 1.7e308], [1.0 + 2.0**-52, 2.0, 2.0**40])
         assert not np.isnan(costs).any()
         assert (costs > 0.0).all()
-        units = charge_units("renyi", mechanism, [1.0], [2.0])
+        units = MEASURES["renyi"].charge_units(mechanism, [1.0], [2.0])
         assert 0 < units[0, 0] <= MAX_COST_UNITS
-    assert charge_units("renyi", PoissonRecords(1e-3, 0.5, 9), [1.0], [2.0]) == MAX_COST_UNITS
+    assert (
+        MEASURES["renyi"].charge_units(PoissonRecords(1e-3, 0.5, 9), [1.0], [2.0]) == MAX_COST_UNITS
+    )
 
 
 def test_no_rho_and_no_mu_describes_the_step() -> None:

@@ -56,5 +56,5 @@ def test_a_report_is_no_guarantee_where_outputs_decide_the_stop() -> None:
     assert reached_delta(reported.tolist(), 1.0) > 9 * delta
     # The any-time epsilon of what was charged, beside it.
     spent = np.sqrt(np.arange(1, steps + 1) / 64.0)[:, np.newaxis]
-    shown = MEASURES["gdp"].any_time_epsilon(spent, [2**44], delta)
+    shown = MEASURES["gdp"].epsilon(spent, delta, when="any time", budget=2**44)
     assert reached_delta(shown.tolist(), 1.0) <= delta

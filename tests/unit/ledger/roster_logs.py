@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from accounting import Gaussian, PoissonGaussian
-from accounting.measures import cost_table
+from accounting.measures import MEASURES
 from streams.ledger.ledger import Channel
 from streams.records import ChargeRoster, Enrol, Halted, RosterDecision, decode_answer
 from streams.records.digests import cost_table_digest
@@ -75,7 +75,7 @@ class RosterLog(AuditedLog):
 
 def prices(scale=4.0, measure="zcdp", orders=None, rate=None) -> bytes:
     mechanism = Gaussian(scale) if rate is None else PoissonGaussian(scale, rate)
-    return cost_table(measure, mechanism, CLIP, LEVELS, orders).astype("<i8").tobytes()
+    return MEASURES[measure].cost_table(mechanism, CLIP, LEVELS, orders).astype("<i8").tobytes()
 
 
 def begun(users=(7, 8, 9, 10), **policy) -> RosterLog:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from accounting import Gaussian, PoissonGaussian
-from accounting.measures import cost_table
+from accounting.measures import MEASURES
 from streams.ledger.ledger import Ledger
 from streams.records import MAX_BUDGETS, Erase, Reason, Rejected
 from streams.records.users import UserIds
@@ -62,7 +62,9 @@ def prices(dataset: str, scale: float, rate: float | None = None) -> bytes:
     packed = b""
     for name in ORDER.get(dataset, [dataset, *DATASETS[dataset].get("parents", [])]):
         policy = DATASETS[name]
-        units = cost_table(policy["measure"], mechanism, CLIP, LEVELS, policy.get("orders"))
+        units = MEASURES[policy["measure"]].cost_table(
+            mechanism, CLIP, LEVELS, policy.get("orders")
+        )
         packed += units.astype("<i8").tobytes()
     return packed
 
@@ -97,7 +99,7 @@ def test_who_has_nothing_left_of_an_outer_budget_is_exhausted():
         log.open(name)
     log.enrol([1, 2], dataset="search")
     assert exhausted(log.charge(0, [1], [1.0], scale=1.0, dataset="ads")) == [True]
-    units = 2 * cost_table("zcdp", Gaussian(4.0), CLIP, LEVELS).astype("<i8").tobytes()
+    units = 2 * MEASURES["zcdp"].cost_table(Gaussian(4.0), CLIP, LEVELS).astype("<i8").tobytes()
     step = log.step(0, units, members=2, dataset="search", positions=[0, 1], levels=[0, 1])
     assert (told(step, "halted"), told(step, "exhausted")) == ([], [0])  # level 0 asks for nothing
     step = log.step(1, members=2, dataset="search", positions=[0], levels=[1])

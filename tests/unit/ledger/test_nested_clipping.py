@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import accounting
 from accounting import Gaussian
-from accounting.measures import cost_table
 from streams.records import Reason, Rejected
 from streams.records.packing import unpack_norms
 from streams.records.users import UserIds
@@ -112,7 +112,8 @@ def test_parent_that_clips_accepts_other_mechanisms():
 
 
 def prices(measure: str, scale: float, orders: list[float] | None = None) -> bytes:
-    return cost_table(measure, Gaussian(scale), CLIP, LEVELS, orders).astype("<i8").tobytes()
+    row = accounting.MEASURES[measure]
+    return row.cost_table(Gaussian(scale), CLIP, LEVELS, orders).astype("<i8").tobytes()
 
 
 MEASURES = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accounting import Gaussian, Laplace, PureDP
 from accounting.costs.norm_levels import norms_of
-from accounting.measures import cost_table
+from accounting.measures import MEASURES
 from streams.ledger import accounts, columns, rule
 from streams.ledger.ledger import Channel, Delta, Ledger, ledger_of
 from streams.records import Enrolled, Reason, Rejected, encode
@@ -167,7 +167,7 @@ def test_a_repeated_roster_step_is_charged_once():
 
 
 def test_who_leaves_who_returns_and_who_has_nothing_left_is_told_once():
-    unit_price = int(cost_table("zcdp", Gaussian(4.0), CLIP, LEVELS)[LEVELS])
+    unit_price = int(MEASURES["zcdp"].cost_table(Gaussian(4.0), CLIP, LEVELS)[LEVELS])
     log = begun(budget=2 * unit_price / 2**44)
     assert told(log.step(0, prices()), "halted") == []
     second = log.step(1)
@@ -186,7 +186,7 @@ def test_who_leaves_who_returns_and_who_has_nothing_left_is_told_once():
 
 
 def test_budget_aware_clipping_grants_the_highest_level_that_fits():
-    prices_of = cost_table("zcdp", Gaussian(4.0), CLIP, LEVELS)
+    prices_of = MEASURES["zcdp"].cost_table(Gaussian(4.0), CLIP, LEVELS)
     budget = int(prices_of[LEVELS] + prices_of[6])
     log = begun(budget=budget / 2**44, on_exhaustion="clip")
     log.step(0, prices())
@@ -452,7 +452,7 @@ def test_a_roster_survives_compactions_that_stop_anywhere(policy, operations, rn
     ],
 )
 def test_what_a_cost_table_can_say_is_charged(measure, mechanism, name):
-    units = cost_table(measure, mechanism, CLIP, LEVELS)
+    units = MEASURES[measure].cost_table(mechanism, CLIP, LEVELS)
     log = begun(measure=measure, budget=2.5 * int(units[LEVELS]) / 2**44)
     steps = [
         log.step(step, units.astype("<i8").tobytes(), mechanism=name, scale=2.0)
@@ -497,7 +497,9 @@ def test_members_charged_by_norms_in_blocks_are_restored(monkeypatch):
     users = list(range(140))
     log = begun(users, **policy)
     log.open(run="aside")
-    units = cost_table("renyi", Gaussian(4.0), CLIP, LEVELS, orders).astype("<i8").tobytes()
+    units = (
+        MEASURES["renyi"].cost_table(Gaussian(4.0), CLIP, LEVELS, orders).astype("<i8").tobytes()
+    )
     assert told(log.step(0, units, members=len(users)), "halted") == []
     norms = np.where(np.arange(140) < 80, 1.0, 0.5)
     assert not isinstance(log.charge(0, users, norms, run="aside"), Rejected)

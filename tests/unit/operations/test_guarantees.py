@@ -108,7 +108,8 @@ def test_odometer_record_has_the_any_time_epsilon(measure) -> None:
     row, orders = MEASURES[measure], kept.orders or None
     for one in (whole, part):
         assert one.epsilon(kept) == one.epsilon(kept, 1e-5)
-        assert one.epsilon(kept) == row.any_time_epsilon([one.bound], kept.budget, 1e-5, orders)[0]
+        at_any_time = {"when": "any time", "budget": kept.budget[0]}
+        assert one.epsilon(kept) == row.epsilon(one.bound, 1e-5, orders, **at_any_time)
         assert one.epsilon(kept) >= row.epsilon(one.bound, 1e-5, orders)
     assert 0 < part.epsilon(kept) < whole.epsilon(kept)
     # An eighth of the budget, before there is a record.
