@@ -27,12 +27,12 @@ from streams.cli.table_files import (
 from streams.config import Config
 from streams.operations.rejected import utc
 from streams.records import HALT_REASONS, User
-from streams.replay.archive import Archive, States
+from streams.replay.archive import Archive, StoredHead
 from streams.replay.explain import AccountEvent, Explanation, Share
 from streams.replay.explain import explain as explanation_of
 from streams.replay.file import FileArchive
 from streams.replay.findings import LogFinding, PartitionVerified, Verified
-from streams.replay.log_replay import Compared, LogReplay, in_words, unproven
+from streams.replay.log_replay import LogReplay, compared_at, in_words, unproven
 from streams.replay.move import move
 from streams.replay.receipts import (
     Receipt,
@@ -45,7 +45,7 @@ from streams.replay.receipts import (
 )
 from streams.replay.report import Losses, Report, ReportRefused
 from streams.replay.report import report as report_of
-from streams.replay.service import KafkaArchive, RedisStates, append
+from streams.replay.service import ServiceArchive, append
 from streams.replay.verify import verify as verify_service
 
 _VERIFY_COLUMNS = {
@@ -66,10 +66,10 @@ _INDENT = " " * 10
 def verify(options: argparse.Namespace, config: Config) -> int:
     """Verify the service; write a receipt, if one is wanted and everything fits."""
     against = _earlier_receipt(options)
-    with opened(config) as (archive, states):
+    with opened(config) as archive:
         if against is not None:
             check_same_log(against, archive, config)
-        verified = verify_service(archive, states, against=against, progress=_show_progress)
+        verified = verify_service(archive, against=against, progress=_show_progress)
     for finding in verified.findings:
         _show_mismatch(finding, options.json)
     _show_verdict(verified, against, options.json)
@@ -99,20 +99,20 @@ def backup(options: argparse.Namespace, config: Config) -> int:
 
 
 @contextmanager
-def opened(config: Config) -> Iterator[tuple[Archive, States]]:
-    """Open the topics and the state of the service, or the budget file in the settings."""
+def opened(config: Config) -> Iterator[Archive]:
+    """Open the service or the budget file in the settings."""
     if config.budgets:
         with closing(FileArchive(config.budgets, config.timeout)) as file:
-            yield file, file
+            yield file
     else:
-        yield KafkaArchive(config), RedisStates(config)
+        yield ServiceArchive(config)
 
 
 def import_file(options: argparse.Namespace, config: Config) -> int:
     """Move a budget file into a service."""
     path, instead_of = str(options.budgets), options.instead_of
     with closing(FileArchive(path, config.timeout, writable=True)) as file:
-        service = KafkaArchive(config)
+        service = ServiceArchive(config)
         other = instead_of and bytes.fromhex(instead_of)
         for part in move(file, service, partial(append, config), instead_of=other, tell=note):
             heads = {"file_head": part.file_head.hex(), "head": part.head.hex()}
@@ -271,7 +271,7 @@ NOT_CHARGED = "Nothing was ever charged to this user."
 def explain(options: argparse.Namespace, config: Config) -> int:
     """Show what happened to one user."""
     meant = ids(user_of(options), config)
-    with opened(config) as (archive, _):
+    with opened(config) as archive:
         explained = {
             meant[known]: explanation_of(
                 archive, known, delta=options.delta, dataset=options.dataset
@@ -284,11 +284,11 @@ def explain(options: argparse.Namespace, config: Config) -> int:
         if options.json:
             for event in events:
                 is_shown = True
-                compared = explanation.compared.shown
+                compared = compared_at(explanation.heads)
                 show("event", {"user": user, **_event_fields(event), "compared": compared}, True)
         else:
             is_shown = _show_events(user, explanation, options.delta) or is_shown
-    for why in unproven([explanation.compared for explanation in explained.values()]):
+    for why in unproven([explanation.heads for explanation in explained.values()]):
         note(f"turnstile: {why}")
     if not is_shown:
         if options.dataset is not None and is_known_absent(options.dataset, config):
@@ -347,7 +347,7 @@ def _show_events(user: User, explanation: Explanation, delta: float | None) -> b
     say("")
     for line in _summaries(events, delta):
         say(line)
-    say(in_words([explanation.compared]))
+    say(in_words([explanation.heads]))
     return True
 
 
@@ -454,7 +454,7 @@ def report(options: argparse.Namespace, config: Config) -> int:
         if output.suffix == ".parquet":
             check_package("pyarrow", "report")
     try:
-        with opened(config) as (archive, _):
+        with opened(config) as archive:
             reported = report_of(
                 archive,
                 delta=options.delta,
@@ -466,7 +466,7 @@ def report(options: argparse.Namespace, config: Config) -> int:
     except ReportRefused as refused:
         note(f"turnstile: {refused}")
         return Exit.REFUSED
-    _note_comparison(reported.compared)
+    _note_comparison(reported.heads)
     losses = reported.losses
     if options.dataset is not None and not losses:
         return no_dataset(options.dataset)
@@ -480,7 +480,9 @@ def report(options: argparse.Namespace, config: Config) -> int:
     note(_MEANING)
     if output is None:
         for part in losses:
-            compared = {"compared": reported.compared[part.partition].shown} if options.json else {}
+            compared = (
+                {"compared": compared_at(reported.heads[part.partition])} if options.json else {}
+            )
             for row in _loss_rows([part], given):
                 show("loss", {**row, **compared}, options.json)
         return Exit.OK
@@ -494,7 +496,7 @@ def report(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def _note_comparison(compared: Sequence[Compared]) -> None:
+def _note_comparison(compared: Sequence[Sequence[StoredHead]]) -> None:
     note(in_words(compared))
     for why in unproven(compared):
         note(f"turnstile: {why}")
@@ -528,7 +530,7 @@ def _summarise(reported: Report, path: Path, as_json: bool) -> None:
     users: dict[str, int] = {}
     for part in reported.losses:
         users[part.dataset] = users.get(part.dataset, 0) + len(part.users)
-    compared = {"compared": [each.shown for each in reported.compared]} if as_json else {}
+    compared = {"compared": list(map(compared_at, reported.heads))} if as_json else {}
     for name, count in sorted(users.items()):
         shown = {"dataset": name, "users": count, "file": str(path), **compared}
         show("report", shown, as_json)

@@ -39,8 +39,8 @@ def statement(options: argparse.Namespace, config: Config) -> int:
     if options.verified:
         receipt, policies = _from_receipt(options, config)
     else:
-        with opened(config) as (archive, states):
-            verified = verify(archive, states)
+        with opened(config) as archive:
+            verified = verify(archive)
         if not verified.fits:
             note("turnstile: log and service differ: `turnstile verify` shows where")
             return Exit.REFUSED
@@ -73,7 +73,7 @@ def _from_receipt(
         check_signature(receipt, options.public_key)
     elif receipt.signature is not None:
         note("turnstile: the signature of the receipt is not checked without --public-key")
-    with opened(config) as (archive, _):
+    with opened(config) as archive:
         check_same_log(receipt, archive, config)
     policies = {name: found.policy for name, found in read_datasets(config).items()}
     packed = {name: msgspec.msgpack.encode(policy) for name, policy in policies.items()}

@@ -1,4 +1,4 @@
-"""Ports through which the log is read: the topics, and the stored state."""
+"""The port through which commands read a service: its topics, and its stored state."""
 
 from __future__ import annotations
 
@@ -60,27 +60,31 @@ class StoredHead:
     """A stored head of a partition's hash chain.
 
     Attributes:
+        partition: of the log.
         holder: where it is stored.
-        next: the head covers the records before this offset; None if there is no head.
+        next: the head covers the records before this offset.
         head: 32 bytes; empty if there is none.
-        lacking: why there is none.
+        lacking: why there is none, or why it is not compared with the log; empty if it is.
     """
 
+    partition: int
     holder: HeadSource
-    next: int | None = None
+    next: int = 0
     head: bytes = b""
     lacking: str = ""
 
 
 class Archive(Protocol):
-    """The topics of one prefix, read only. Every method can raise ``UnreadableService``.
+    """A service or a budget file, read only. Every method can raise ``UnreadableService``.
 
     Attributes:
+        holder: where the state is stored.
         topic: the id of norms, 16 bytes.
         partitions: the number of partitions.
         erasure_keys: the keys by which erased users are recognized.
     """
 
+    holder: HeadSource = HeadSource.REDIS
     topic: bytes
     partitions: int
     erasure_keys: str = ""
@@ -105,27 +109,16 @@ class Archive(Protocol):
             UnusableSnapshot: it is incomplete.
         """
 
+    def load(self, partition: int) -> StoredState | None:
+        """Return the state of a partition at one moment; None if there is none.
+
+        Raises:
+            Damaged: it is incomplete or was changed.
+        """
+
 
 def other_log(archive: Archive, partition: int, manifest: Manifest) -> str | None:
     """Return why a snapshot cannot be of this log, if it cannot. No offset is compared."""
     log = Suspensions("", partition, archive.topic, archive.partitions, 0, 0, "the last snapshot")
     found = log.misfit(manifest.identity)
     return None if found is None else found.problem
-
-
-class States(Protocol):
-    """The stored state, read only.
-
-    Attributes:
-        holder: where it is stored.
-    """
-
-    holder: HeadSource = HeadSource.REDIS
-
-    def load(self, partition: int) -> StoredState | None:
-        """Return the state of a partition at one moment; None if there is none.
-
-        Raises:
-            Damaged: it is incomplete or was changed.
-            UnreadableService: the holder does not answer.
-        """

@@ -39,8 +39,8 @@ from streams.records import (
 )
 from streams.records.packing import unpack_bits, unpack_norms
 from streams.records.users import UserIds, partitions_of
-from streams.replay.archive import Archive, UnreadableService
-from streams.replay.log_replay import Applied, Compared, LogReplay
+from streams.replay.archive import Archive, StoredHead, UnreadableService
+from streams.replay.log_replay import Applied, LogReplay
 from streams.sdk.decisions import refusing_budget
 
 _SAMPLED = PoissonGaussian(1.0, 0.5)
@@ -129,10 +129,10 @@ class AccountEvent:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The events of a user in log order, and the stored heads with which the log was compared."""
+    """The events of a user in log order, and the stored heads of the log."""
 
     events: Sequence[AccountEvent]
-    compared: Compared
+    heads: Sequence[StoredHead]
 
 
 def explain(
@@ -176,7 +176,7 @@ def explain(
             dataset is None or dataset in (event.dataset, *(s.dataset for s in event.budgets))
         ):
             events.append(event)
-    return Explanation(events, replay.compared)
+    return Explanation(events, replay.heads)
 
 
 class _Account:

@@ -11,7 +11,6 @@ from streams.replay.archive import (
     ArchivedRecord,
     HeadSource,
     MissingRecord,
-    States,
     StoredHead,
 )
 from streams.sdk.budget_file import BudgetFile
@@ -20,7 +19,7 @@ from streams.store.snapshot import Snapshot
 from streams.store.stored_state import StoredState
 
 
-class FileArchive(Archive, States):
+class FileArchive(Archive):
     """The log, the outputs and the state in a budget file.
 
     The offsets of outputs count the outputs of all partitions.
@@ -68,8 +67,8 @@ class FileArchive(Archive, States):
         try:
             meta = Meta.of(self.file.fields(partition))
         except Damaged as damaged:
-            return [StoredHead(HeadSource.FILE, lacking=str(damaged))]
-        return [StoredHead(HeadSource.FILE, meta.next, meta.chain.head)]
+            return [StoredHead(partition, HeadSource.FILE, lacking=str(damaged))]
+        return [StoredHead(partition, HeadSource.FILE, meta.next, meta.chain.head)]
 
     def snapshot(self, partition: int) -> Snapshot | None:
         """Return None: the file has the whole log, and needs no snapshots."""

@@ -12,7 +12,7 @@ replay must have the same head there. Otherwise this is not the log that was app
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
@@ -43,14 +43,6 @@ NAMES = {
     HeadSource.SNAPSHOT: "the last snapshot",
     HeadSource.FILE: "the file",
 }
-
-
-class Beginning(NamedTuple):
-    """The state from which a log is replayed."""
-
-    ledger: Ledger
-    next: int  # the offset to apply next
-    lacking: str = "there is no snapshot"  # why the state is not a later one
 
 
 class Applied(NamedTuple):
@@ -88,113 +80,55 @@ def mechanism_of_step(charge: ChargeRoster) -> Mechanism:
     return MECHANISMS[charge.mechanism](charge.scale)
 
 
-def beginning(archive: Archive, partition: int) -> Beginning:
-    """Return an empty state, or the last snapshot if the log is trimmed or continues another log.
-
-    Raises:
-        UnreadableService: Kafka does not answer.
-    """
-    topic, partitions = archive.topic, archive.partitions
-    keys = archive.erasure_keys
-    nothing = Beginning(Ledger(partition, partitions, topic, keys), 0)
-    start = archive.extent(NORMS, partition).start
-    if start == 0 and not _is_imported(archive, partition):
-        return nothing
-    try:
-        snapshot = archive.snapshot(partition)
-        if snapshot is None:
-            return nothing
-        manifest = snapshot.manifest
-        if lacking := other_log(archive, partition, manifest):
-            return nothing._replace(lacking=lacking)
-        if manifest.meta.next < start:
-            lacking = f"the last snapshot continues at {manifest.meta.next}, before that"
-            return nothing._replace(lacking=lacking)
-        ledger = ledger_of(
-            snapshot.state(), partition, partitions, topic, manifest.meta.chain, keys
-        )
-    except (Damaged, PartitionError, UnknownState) as error:
-        return nothing._replace(lacking=f"the last snapshot cannot be used: {error}")
-    return Beginning(ledger, manifest.meta.next)
-
-
-def _is_imported(archive: Archive, partition: int) -> bool:
-    """Return whether a log continues the state of another log."""
-    try:
-        first = next(archive.read(NORMS, partition, Extent(0, 1)), None)
-        return first is not None and isinstance(decode_request(first.value), Import)
-    except (MissingRecord, Rejection):
-        return False
-
-
 class HeadMismatch(BrokenLog):
     """The log is not the one that workers applied.
 
     Attributes:
-        holder: where another head is stored, or a head for an offset beyond the end of the log.
-        offset: the head covers the records before it.
-        expected: the stored head.
+        stored: the other head, or a head for an offset beyond the end of the log.
         found: the head of this log, at this offset or at its end.
     """
 
-    def __init__(self, partition: int, stored: StoredHead, found: bytes, end: int) -> None:
-        assert stored.next is not None
-        self.partition, self.holder, self.offset = partition, stored.holder, stored.next
-        self.expected, self.found = stored.head, found
+    def __init__(self, stored: StoredHead, found: bytes, end: int) -> None:
+        self.stored, self.found = stored, found
         what = (
             f"the log ends at offset {end}, before that: applied records were lost"
             if end < stored.next
             else "this log has another head there: it is not the one that was applied"
         )
         super().__init__(
-            f"partition {partition}: {NAMES[stored.holder]} stores the head of the hash chain for "
-            f"offset {stored.next}, and {what}. Nothing derived from this log is "
+            f"partition {stored.partition}: {NAMES[stored.holder]} stores the head of the hash "
+            f"chain for offset {stored.next}, and {what}. Nothing derived from this log is "
             "reliable. See `turnstile status`, and keep everything that is stored as it is"
         )
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The stored heads with which the hash chain of a partition was compared.
+def compared_at(heads: Sequence[StoredHead]) -> dict[str, int | None]:
+    """Return the offset at which the log has each stored head; None if it was not compared."""
+    return {head.holder.value: None if head.lacking else head.next for head in heads}
 
-    Attributes:
-        offsets: the offset at which it has the stored head, by holder.
-        lacking: why it was not compared with the head of a holder.
+
+def in_words(compared: Sequence[Sequence[StoredHead]]) -> str:
+    """Return how many stored heads the log was compared with, for people.
+
+    Args:
+        compared: the heads of each partition.
     """
-
-    partition: int
-    offsets: dict[HeadSource, int] = field(default_factory=dict)
-    lacking: dict[HeadSource, str] = field(default_factory=dict)
-
-    @property
-    def holders(self) -> tuple[HeadSource, ...]:
-        """Return the holders that can store a head of this log."""
-        is_file = HeadSource.FILE in {**self.offsets, **self.lacking}
-        return (HeadSource.FILE,) if is_file else (HeadSource.REDIS, HeadSource.SNAPSHOT)
-
-    @property
-    def shown(self) -> dict[str, int | None]:
-        """Return the offset of each holder; None if there was nothing to compare."""
-        return {holder.value: self.offsets.get(holder) for holder in self.holders}
-
-
-def in_words(compared: Sequence[Compared]) -> str:
-    """Return how many stored heads the log was compared with, for people."""
     counts = (
-        f"{NAMES[holder]} in {sum(holder in each.offsets for each in compared)} of {len(compared)}"
-        for holder in dict.fromkeys(holder for each in compared for holder in each.holders)
+        f"{NAMES[head.holder]} in {sum(not heads[at].lacking for heads in compared)} of "
+        f"{len(compared)}"
+        for at, head in enumerate(compared[0])
     )
     return f"The hash chain has the stored heads (partitions compared: {', '.join(counts)})."
 
 
-def unproven(compared: Sequence[Compared]) -> Iterator[str]:
+def unproven(compared: Sequence[Sequence[StoredHead]]) -> Iterator[str]:
     """Yield the partitions whose log was compared with no stored head, and why, for people."""
-    for each in compared:
-        if not each.offsets:
-            whys = (f"{NAMES[holder]}: {why}" for holder, why in each.lacking.items())
+    for heads in compared:
+        if all(head.lacking for head in heads):
+            whys = (f"{NAMES[head.holder]}: {head.lacking}" for head in heads)
             yield (
-                f"partition {each.partition}: no stored head could be compared, so this may not be "
-                f"the log that workers applied ({'; '.join(whys)})"
+                f"partition {heads[0].partition}: no stored head could be compared, so this may "
+                f"not be the log that workers applied ({'; '.join(whys)})"
             )
 
 
@@ -211,7 +145,8 @@ class LogReplay:
         next: the offset to apply next.
         records: the number of applied records.
         extent: the part of the log that is replayed.
-        compared: the stored heads with which the ledger's was compared.
+        heads: the stored heads. At the end of the replay, the log has all that are not lacking.
+        cut_off: why the log cannot be replayed; None if all needed records are there.
     """
 
     def __init__(
@@ -232,32 +167,55 @@ class LogReplay:
         """
         heads = archive.heads(partition) if heads is None else heads
         self.extent = archive.extent(NORMS, partition) if extent is None else extent
-        begun = beginning(archive, partition)
-        self.ledger, self.next = begun.ledger, begun.next
-        self.began = begun.next
+        place = partition, archive.partitions, archive.topic
+        self.ledger, self.next = Ledger(*place, archive.erasure_keys), 0
         self.records = 0
-        self.compared = Compared(partition)
         self._archive = archive
-        self._lacking = begun.lacking
-        self._heads: list[StoredHead] = []  # that are still to be compared
-        for stored in heads:
-            if stored.next is None:
-                self.compared.lacking[stored.holder] = stored.lacking
-            elif self.began and stored.next <= self.began:
-                why = f"the log is replayed from the last snapshot, at offset {self.began}"
-                self.compared.lacking[stored.holder] = why
-            else:
-                self._heads.append(stored)
+        lacking = None
+        if self.extent.start or self._continues_another():
+            lacking = self._load_snapshot()
+        self.began = self.next
+        self.cut_off = None
+        if self.extent.start > self.next:
+            self.cut_off = (
+                f"the log begins at offset {self.extent.start}, and {lacking}: earlier records "
+                "are deleted, so nothing can be replayed"
+            )
+        if self.began:
+            why = f"the log is replayed from the last snapshot, at offset {self.began}"
+            heads = [
+                head if head.lacking or head.next > self.began else replace(head, lacking=why)
+                for head in heads
+            ]
+        self.heads = heads
+        self._to_compare = [head for head in self.heads if not head.lacking]
 
-    @property
-    def cut_off(self) -> str | None:
-        """Return why the log cannot be replayed; None if all needed records are there."""
-        if self.extent.start <= self.next:
-            return None
-        return (
-            f"the log begins at offset {self.extent.start}, and {self._lacking}: earlier records "
-            "are deleted, so nothing can be replayed"
-        )
+    def _continues_another(self) -> bool:
+        """Return whether the log continues the state of another log."""
+        try:
+            first = next(self._archive.read(NORMS, self.ledger.state.partition, Extent(0, 1)), None)
+            return first is not None and isinstance(decode_request(first.value), Import)
+        except (MissingRecord, Rejection):
+            return False
+
+    def _load_snapshot(self) -> str | None:
+        """Begin with the state in the last snapshot; return why it cannot be used."""
+        archive, state = self._archive, self.ledger.state
+        place = state.partition, archive.partitions, archive.topic
+        try:
+            snapshot = archive.snapshot(state.partition)
+            if snapshot is None:
+                return "there is no snapshot"
+            if lacking := other_log(archive, state.partition, snapshot.manifest):
+                return lacking
+            meta = snapshot.manifest.meta
+            if meta.next < self.extent.start:
+                return f"the last snapshot continues at {meta.next}, before that"
+            stored, keys = snapshot.state(), archive.erasure_keys
+            self.ledger, self.next = ledger_of(stored, *place, meta.chain, keys), meta.next
+        except (Damaged, PartitionError, UnknownState) as error:
+            return f"the last snapshot cannot be used: {error}"
+        return None
 
     def steps(
         self, before: Callable[[int], None] | None = None, progress: Progress = lambda _: None
@@ -293,16 +251,14 @@ class LogReplay:
                 progress(self)
         self.next = max(self.next, self.extent.end)
         self._compare(self.next)
-        if self._heads:
-            raise HeadMismatch(partition, self._heads[0], self.ledger.chain.head, self.next)
+        if self._to_compare:
+            raise HeadMismatch(self._to_compare[0], self.ledger.chain.head, self.next)
         progress(self)
 
     def _compare(self, reached: int) -> None:
         """Compare the stored heads that cover records before an offset."""
-        for stored in list(self._heads):
-            if stored.next is not None and stored.next <= reached:
-                head = self.ledger.chain.head
-                if head != stored.head:
-                    raise HeadMismatch(self.ledger.state.partition, stored, head, reached)
-                self.compared.offsets[stored.holder] = stored.next
-                self._heads.remove(stored)
+        for stored in list(self._to_compare):
+            if stored.next <= reached:
+                if self.ledger.chain.head != stored.head:
+                    raise HeadMismatch(stored, self.ledger.chain.head, reached)
+                self._to_compare.remove(stored)

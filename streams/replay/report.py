@@ -29,7 +29,7 @@ from accounting.reports.membership import membership_risk
 from streams.ledger.accounts import Accounts
 from streams.operations.guarantees import Amounts
 from streams.records import FALSE_POSITIVE_RATE, User
-from streams.replay.archive import Archive
+from streams.replay.archive import Archive, StoredHead
 from streams.replay.history import (
     Counts,
     DatasetHistory,
@@ -38,7 +38,7 @@ from streams.replay.history import (
     StepKind,
     TooManyMechanisms,
 )
-from streams.replay.log_replay import Compared, LogReplay, Progress
+from streams.replay.log_replay import LogReplay, Progress
 
 _AT_A_TIME = 1024
 """The histories whose epsilons are computed at once."""
@@ -85,10 +85,10 @@ class Losses:
 
 @dataclass(frozen=True)
 class Report:
-    """The losses by partition and dataset, and the stored heads that were compared."""
+    """The losses by partition and dataset, and the stored heads of each partition."""
 
     losses: Sequence[Losses]
-    compared: Sequence[Compared]
+    heads: Sequence[Sequence[StoredHead]]
 
 
 def report(
@@ -118,7 +118,7 @@ def report(
     """
     accountants = _Accountants(delta, false_positive_rate, method)
     losses: list[Losses] = []
-    compared: list[Compared] = []
+    heads: list[Sequence[StoredHead]] = []
     for partition in range(archive.partitions):
         replay = LogReplay(archive, partition)
         # A log that continues another one begins at offset 0, and is replayed from a snapshot too.
@@ -134,7 +134,7 @@ def report(
             except TooManyMechanisms as error:
                 place = f"partition {partition}, offset {applied.record.offset}"
                 raise ReportRefused(f"{place}: {error}") from error
-        compared.append(replay.compared)
+        heads.append(replay.heads)
         found = histories.end()
         for name, accounts in replay.ledger.state.datasets.items():
             if dataset in (None, name):
@@ -151,7 +151,7 @@ def report(
                 sampled = follow_coins and any(each and each.has_sampled for each in outermost)
                 any_time = not (declared or sampled)
                 losses.append(_losses(partition, accounts, history, accountants, erased, any_time))
-    return Report(losses, compared)
+    return Report(losses, heads)
 
 
 def _refusal(name: str, doubt: Doubt) -> str:

@@ -1,6 +1,6 @@
 """A service in Kafka and Redis: the topics and the state that commands replay and compare.
 
-``KafkaArchive`` and ``RedisStates`` only read. ``append`` writes, for a budget file that is moved.
+``ServiceArchive`` only reads. ``append`` writes, for a budget file that is moved.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from kafka.errors import KafkaError
 
@@ -27,7 +28,6 @@ from streams.replay.archive import (
     ArchivedRecord,
     HeadSource,
     MissingRecord,
-    States,
     StoredHead,
     UnreadableService,
     other_log,
@@ -41,8 +41,8 @@ _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 256, 8 * 1024 * 1024
 """The limits of what is read in one run of the event loop."""
 
 
-class KafkaArchive(Archive):
-    """The topics of one prefix in Kafka.
+class ServiceArchive(Archive):
+    """The topics and the state under one prefix in Kafka and Redis.
 
     Raises:
         UnreadableService: no broker, or no log.
@@ -104,25 +104,26 @@ class KafkaArchive(Archive):
                 self._glances = read_glances(self._config, self.partitions)
             except Unavailable as error:
                 self._glances, self._silent = [], str(error)
+        head = partial(StoredHead, partition, HeadSource.REDIS)
         if not self._glances:
-            return StoredHead(HeadSource.REDIS, lacking=self._silent)
+            return head(lacking=self._silent)
         glance = self._glances[partition]
         if (meta := glance.state) is None:
-            why = "its state is damaged" if glance.meta else "it holds no state"
-            return StoredHead(HeadSource.REDIS, lacking=why)
-        return StoredHead(HeadSource.REDIS, meta.next, meta.chain.head)
+            return head(lacking="its state is damaged" if glance.meta else "it holds no state")
+        return head(meta.next, meta.chain.head)
 
     def _head_of_snapshot(self, partition: int) -> StoredHead:
+        head = partial(StoredHead, partition, HeadSource.SNAPSHOT)
         try:
             snapshot = read_snapshot(self._config, partition, self._verifier, with_contents=False)
         except (SnapshotsUnavailable, UnusableSnapshot) as error:
-            return StoredHead(HeadSource.SNAPSHOT, lacking=str(error))
+            return head(lacking=str(error))
         if snapshot is None:
-            return StoredHead(HeadSource.SNAPSHOT, lacking="there is no snapshot")
+            return head(lacking="there is no snapshot")
         manifest = snapshot.manifest
         if lacking := other_log(self, partition, manifest):
-            return StoredHead(HeadSource.SNAPSHOT, lacking=lacking)
-        return StoredHead(HeadSource.SNAPSHOT, manifest.meta.next, manifest.meta.chain.head)
+            return head(lacking=lacking)
+        return head(manifest.meta.next, manifest.meta.chain.head)
 
     def snapshot(self, partition: int) -> Snapshot | None:
         """Return the last snapshot of a partition's state; None if there never was one."""
@@ -130,6 +131,17 @@ class KafkaArchive(Archive):
             return read_snapshot(self._config, partition, self._verifier)
         except SnapshotsUnavailable as error:
             raise UnreadableService(str(error)) from error
+
+    def load(self, partition: int) -> StoredState | None:
+        """Return the state of a partition in Redis at one moment; None if there is none."""
+        try:
+            return asyncio.run(self._load(partition))
+        except StoreUnavailable as error:
+            raise UnreadableService(str(error)) from error
+
+    async def _load(self, partition: int) -> StoredState | None:
+        async with RedisStore.of(self._config) as store:
+            return await store.load(partition)
 
     @contextmanager
     def _reader(self, topic: str) -> Iterator[tuple[asyncio.Runner, TopicReader]]:
@@ -172,24 +184,6 @@ def stored(
     problem = verifier.problem(topic, partition, content, record.headers)
     unsigned = str(problem) if signed and problem is not None else None
     return ArchivedRecord(record.offset, *content, written, signed, unsigned)
-
-
-class RedisStates(States):
-    """The state in Redis."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-
-    def load(self, partition: int) -> StoredState | None:
-        """Return the state of a partition at one moment; None if there is none."""
-        try:
-            return asyncio.run(self._load(partition))
-        except StoreUnavailable as error:
-            raise UnreadableService(str(error)) from error
-
-    async def _load(self, partition: int) -> StoredState | None:
-        async with RedisStore.of(self._config) as store:
-            return await store.load(partition)
 
 
 def append(config: Config, partition: int, records: Sequence[ArchivedRecord]) -> None:

@@ -89,9 +89,10 @@ class StoredPartition:
     @property
     def head(self) -> StoredHead:
         """Return the head of the stored hash chain."""
+        place = self._findings.partition, self._holder
         if self.stored is None:
-            return StoredHead(self._holder, lacking=self.lacking or "")
-        return StoredHead(self._holder, self.stored.next, self.stored.meta.chain.head)
+            return StoredHead(*place, lacking=self.lacking or "it was not loaded")
+        return StoredHead(*place, self.stored.next, self.stored.meta.chain.head)
 
     def compare_at(self, ledger: Ledger, offset: int) -> int | None:
         """Compare the state once, when the replay has reached the offset at which it continues.

@@ -41,7 +41,6 @@ from streams.replay.archive import (
     Archive,
     BrokenLog,
     HeadSource,
-    States,
     StoredHead,
     other_log,
 )
@@ -64,7 +63,6 @@ from streams.store.stored_state import StoredState
 
 def verify(
     archive: Archive,
-    states: States,
     *,
     against: Receipt | None = None,
     progress: Progress = lambda _: None,
@@ -72,8 +70,7 @@ def verify(
     """Compare everything that a service has stored and published with its log.
 
     Args:
-        archive: the topics.
-        states: the stored state.
+        archive: the topics and the stored state.
         against: the receipt of an earlier log, which this one must continue.
         progress: called with the replay of each partition; see ``LogReplay.steps``.
 
@@ -83,7 +80,7 @@ def verify(
     parts = []
     for partition in range(archive.partitions):
         began = monotonic()
-        part = _Partition(archive, states, partition, against)
+        part = _Partition(archive, partition, against)
         part.verify(progress)
         part.result.seconds = monotonic() - began
         parts.append(part.result)
@@ -91,20 +88,16 @@ def verify(
 
 
 class _Partition:
-    def __init__(
-        self,
-        archive: Archive,
-        states: States,
-        partition: int,
-        against: Receipt | None,
-    ) -> None:
+    def __init__(self, archive: Archive, partition: int, against: Receipt | None) -> None:
         self.findings = Findings(partition)
         self.result = PartitionVerified(partition, self.findings)
         self._archive, self._partition = archive, partition
         self._receipt = against.head_of(partition) if against else None
         # Step 1.
         self._snapshot = StoredPartition(HeadSource.SNAPSHOT, self._load_snapshot, self.findings)
-        self._redis = StoredPartition(states.holder, lambda: states.load(partition), self.findings)
+        self._redis = StoredPartition(
+            archive.holder, partial(archive.load, partition), self.findings
+        )
         # Step 2.
         self._published = {
             channel: Published(archive, channel, self._redis.outbox, self.result)
@@ -251,10 +244,11 @@ class _Partition:
     def _end_broken(self, replay: LogReplay, broken: BrokenLog) -> None:
         check, fields = Check.LOG, dict[str, Any]({"offset": replay.next})
         if isinstance(broken, HeadMismatch):
-            is_snapshot = broken.holder is HeadSource.SNAPSHOT
+            stored = broken.stored
+            is_snapshot = stored.holder is HeadSource.SNAPSHOT
             check = Check.SNAPSHOT if is_snapshot else Check.STATE
-            heads = {"expected": broken.expected.hex(), "found": broken.found.hex()}
-            fields = {"offset": broken.offset, **heads}
+            heads = {"expected": stored.head.hex(), "found": broken.found.hex()}
+            fields = {"offset": stored.next, **heads}
         self.findings.add(check, str(broken), **fields)
         self._end_receipt(replay)
         what = "everything derived from the log: it is not the one that was applied"

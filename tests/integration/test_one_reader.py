@@ -21,10 +21,9 @@ from streams.kafka.log import KafkaLog
 from streams.kafka.results import Missing
 from streams.kafka.topics import NORMS, REJECTS
 from streams.records import Rejected
-from streams.replay.archive import HeadSource
-from streams.replay.log_replay import LogReplay
+from streams.replay.log_replay import LogReplay, compared_at
 from streams.replay.receipts import Receipt
-from streams.replay.service import KafkaArchive
+from streams.replay.service import ServiceArchive
 from streams.store.stored_state import StoredState
 from tests.batches import cases
 from tests.integration.command import Done, turnstile
@@ -128,7 +127,7 @@ def read_by_client(service: Service, topic: str, end: int) -> Records:
 
 def replayed(service: Service) -> tuple[LogReplay, Records, set[int]]:
     """Replay the log; return the ledger, the records, and the offsets of rejected records."""
-    replay = LogReplay(KafkaArchive(service.config), 0)
+    replay = LogReplay(ServiceArchive(service.config), 0)
     records: Records = {}
     refused: set[int] = set()
     for one in replay.steps():
@@ -142,8 +141,8 @@ def test_a_replay_applies_and_rejects_the_same_records_as_the_worker(applied: Ap
     replay, records, refused = replayed(service)
     assert expected.items() <= records.items()
     assert replay.ledger.chain == kept.meta.chain
-    assert replay.compared.offsets[HeadSource.REDIS] == kept.next
-    archive = KafkaArchive(service.config)
+    assert compared_at(replay.heads)["redis"] == kept.next
+    archive = ServiceArchive(service.config)
     reasons = {
         reject.offset: reject.reason
         for record in archive.read(REJECTS, 0, archive.extent(REJECTS, 0))

@@ -16,7 +16,7 @@ from kafka import KafkaProducer, TopicPartition
 from streams.kafka.results import Extent
 from streams.local.server_process import free_ports
 from streams.replay.archive import UnreadableService
-from streams.replay.service import KafkaArchive
+from streams.replay.service import ServiceArchive
 from streams.sdk.run import Run
 from tests.integration.command import Done, turnstile
 from tests.integration.service import Service, eventually
@@ -124,7 +124,7 @@ def redis_has(shared: Service) -> bytes:
 
 
 def test_records_deleted_during_a_replay_are_noticed(shared: Service, run: Run) -> None:
-    archive = KafkaArchive(replace(shared.config, timeout=1.0))
+    archive = ServiceArchive(replace(shared.config, timeout=1.0))
     extent = archive.extent("halts", 2)
     with closing(shared.admin()) as admin:
         admin.delete_records({TopicPartition(shared.config.topic("halts"), 2): 1})

@@ -8,19 +8,15 @@ from streams.kafka.results import Extent
 from streams.replay.archive import (
     Archive,
     ArchivedRecord,
-    HeadSource,
     MissingRecord,
-    States,
-    StoredHead,
 )
-from streams.store.layout import Damaged
 from streams.store.snapshot import Snapshot
 from streams.store.stored_state import StoredState
 from tests.doubles.memory_broker import last_snapshot
 from tests.simulation.world import World
 
 
-class WorldArchive(Archive, States):
+class WorldArchive(Archive):
     """Reads the broker and the store of a simulation offline."""
 
     def __init__(self, world: World) -> None:
@@ -38,20 +34,6 @@ class WorldArchive(Archive, States):
                 yield ArchivedRecord(offset, *found.records[offset], 0.0)
             elif topic == "norms" and offset not in found.markers:
                 raise MissingRecord(partition, offset)
-
-    def heads(self, partition: int) -> list[StoredHead]:
-        snapshot, found = self.snapshot(partition), []
-        try:
-            kept = self.load(partition)
-        except Damaged as damaged:
-            kept = None
-            found.append(StoredHead(HeadSource.REDIS, lacking=str(damaged)))
-        if kept is not None:
-            found.append(StoredHead(HeadSource.REDIS, kept.next, kept.meta.chain.head))
-        if snapshot is not None:
-            meta = snapshot.manifest.meta
-            found.append(StoredHead(HeadSource.SNAPSHOT, meta.next, meta.chain.head))
-        return found
 
     def snapshot(self, partition: int) -> Snapshot | None:
         return last_snapshot(self._world.broker, partition)

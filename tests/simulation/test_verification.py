@@ -25,7 +25,7 @@ def test_verify_finds_nothing_if_the_auditor_finds_nothing(
 
     async def when_settled(audit: Audit, received: ReceivedDecisions) -> Any:
         await audited(audit, received)
-        seen.append(verify(WorldArchive(audit.world), WorldArchive(audit.world)))
+        seen.append(verify(WorldArchive(audit.world)))
 
     monkeypatch.setattr(Audit, "when_settled", when_settled)
     for seed in SEEDS:

@@ -24,16 +24,13 @@ def test_public_class_names_are_unique():
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-# `replay/repartition.py` continues a log by the records that `ledger/repartition.py` defines.
-SAME_NAMES = {"repartition"}
-
 ENDING = re.compile(r"(?:ings?|ers?|ors?|ed|es|s|e)$")
 
 
 def test_module_names_differ_by_more_than_an_ending():
     places = defaultdict(set)
     for path in MODULES:
-        if path.stem != "__main__" and path.stem not in SAME_NAMES:
+        if path.stem != "__main__":
             places[ENDING.sub("", path.stem)].add(str(path.relative_to(TOP)))
     assert places
     assert {name: found for name, found in places.items() if len(found) > 1} == {}

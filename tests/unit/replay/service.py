@@ -111,11 +111,12 @@ class Archived(MemoryConnection):
     def heads(self, partition: int) -> list[StoredHead]:
         """What ``kept`` and the last snapshot have."""
         kept, snapshot = self.kept[partition], self.snapshot(partition)
-        heads = [StoredHead(HeadSource.REDIS, kept.next, bytes.fromhex(kept.fields["head"]))]
+        redis = kept.next, bytes.fromhex(kept.fields["head"])
+        last = StoredHead(partition, HeadSource.SNAPSHOT, lacking="there is no snapshot")
         if snapshot is not None:
             meta = snapshot.manifest.meta
-            heads.append(StoredHead(HeadSource.SNAPSHOT, meta.next, meta.chain.head))
-        return heads
+            last = StoredHead(partition, HeadSource.SNAPSHOT, meta.next, meta.chain.head)
+        return [StoredHead(partition, HeadSource.REDIS, *redis), last]
 
     def snapshot(self, partition: int) -> Snapshot | None:
         """The last snapshot that ``draw`` has made."""

@@ -35,7 +35,7 @@ def archived() -> Archived:
 
 
 def checks(archived: Archived) -> list[tuple[Check, Any]]:
-    return [(one.check, one.about) for one in verify(archived, archived).findings]
+    return [(one.check, one.about) for one in verify(archived).findings]
 
 
 def test_signed_requests_fit(archived):

@@ -23,4 +23,4 @@ def test_closed_datasets_are_reported_and_fit() -> None:
     for was, now in zip(before, after, strict=True):
         for name in ("steps", "spent", "remaining", "epsilon"):
             assert np.array_equal(getattr(was, name), getattr(now, name)), (was.dataset, name)
-    assert verify(archived, archived).fits
+    assert verify(archived).fits

@@ -61,7 +61,7 @@ def test_users_continue_with_their_remaining_budgets(both: tuple[Archived, Archi
     assert twins[0] == twins[1]
     assert sum(twins[0][0]) > sum(twins[0][-1])
     old, new = both
-    verified = verify(new, new)
+    verified = verify(new)
     assert verified.fits, verified.findings
     assert [part.began for part in verified.partitions] == [1]
     earlier, *later = explain(new, 7, dataset="d").events
@@ -81,7 +81,7 @@ def test_without_its_snapshot_nothing_is_applied(both: tuple[Archived, Archived]
     with pytest.raises(ImportPending):
         Ledger(0, 1, NEW).apply(first.offset, first.value)
     del new.topics["snapshots", 0]
-    assert Check.LOG in {finding.check for finding in verify(new, new).findings}
+    assert Check.LOG in {finding.check for finding in verify(new).findings}
     with pytest.raises(ImportPending):
         explain(new, 7)
     with pytest.raises((ImportPending, ReportRefused)):

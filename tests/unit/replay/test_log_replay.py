@@ -10,7 +10,7 @@ import pytest
 from streams.replay.archive import BrokenLog, HeadSource, MissingRecord, StoredHead
 from streams.replay.explain import explain
 from streams.replay.findings import Check
-from streams.replay.log_replay import HeadMismatch, LogReplay
+from streams.replay.log_replay import HeadMismatch, LogReplay, compared_at
 from streams.replay.report import report
 from streams.replay.verify import verify
 from tests.unit.replay.cli import command_on
@@ -41,7 +41,7 @@ def archived() -> Archived:
 def without_redis(archived: Archived) -> Archived:
     """The same to readers that do not reach Redis."""
     heads = archived.heads
-    silent = StoredHead(HeadSource.REDIS, lacking="it does not answer")
+    silent = StoredHead(0, HeadSource.REDIS, lacking="it does not answer")
     archived.heads = lambda partition: [silent, *heads(partition)[1:]]
     return archived
 
@@ -82,9 +82,9 @@ def test_other_log_has_no_result(
     tamper(archived)
     with pytest.raises(HeadMismatch) as mismatch:
         replay(archived)
-    found = mismatch.value
-    assert (found.partition, found.holder, found.offset) == (0, holder, offset)
-    assert found.expected != found.found
+    stored = mismatch.value.stored
+    assert (stored.partition, stored.holder, stored.next) == (0, holder, offset)
+    assert stored.head != mismatch.value.found
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["for people", "json"])
@@ -107,7 +107,7 @@ def test_commands_show_the_compared_offsets(archived: Archived, command: tuple[s
 
 def test_verification_of_another_log_has_one_finding(archived: Archived) -> None:
     charge_less(archived)
-    verified = verify(archived, archived)
+    verified = verify(archived)
     assert not verified.fits
     (finding,) = verified.findings
     assert (finding.check, finding.offset) == (Check.STATE, 5)
@@ -116,11 +116,9 @@ def test_verification_of_another_log_has_one_finding(archived: Archived) -> None
 
 
 def test_heads_of_redis_and_snapshot_are_compared(archived: Archived) -> None:
-    assert LogReplay(archived, 0).compared.offsets == {}
     replay = LogReplay(without_redis(archived), 0)
     list(replay.steps())
-    assert replay.compared.offsets == {HeadSource.SNAPSHOT: 4}
-    assert replay.compared.lacking.keys() == {HeadSource.REDIS}
+    assert compared_at(replay.heads) == {"redis": None, "snapshot": 4}
     done = command_on(archived, *COMMANDS["explain"], "--json")
     assert (done.code, done.lines[0]["compared"]) == (0, {"redis": None, "snapshot": 4})
     change_before_the_snapshot(archived)
@@ -132,15 +130,14 @@ def test_lagging_service_is_compared_at_its_offset(archived: Archived) -> None:
     archived.append("norms", 0, b"not applied yet", None)
     replay = LogReplay(archived, 0)
     list(replay.steps())
-    assert (replay.next, replay.compared.offsets[HeadSource.REDIS]) == (6, 5)
+    assert (replay.next, compared_at(replay.heads)["redis"]) == (6, 5)
 
 
 def test_snapshot_at_the_start_is_not_compared(archived: Archived) -> None:
     archived.trim("norms", 0, 4)
     replay = LogReplay(archived, 0)
     list(replay.steps())
-    assert (replay.began, replay.compared.offsets) == (4, {HeadSource.REDIS: 5})
-    assert replay.compared.lacking.keys() == {HeadSource.SNAPSHOT}
+    assert (replay.began, compared_at(replay.heads)) == (4, {"redis": 5, "snapshot": None})
 
 
 def test_snapshot_of_another_log_is_found(archived: Archived) -> None:
@@ -148,7 +145,7 @@ def test_snapshot_of_another_log_is_found(archived: Archived) -> None:
     other.apply(0, b"a record")
     other.draw(0)
     archived.topics["snapshots", 0] = other.topics["snapshots", 0]
-    verified = verify(archived, archived)
+    verified = verify(archived)
     (finding,) = verified.findings
     assert finding.check is Check.SNAPSHOT
     assert [part.state_at for part in verified.partitions] == [5]
@@ -159,7 +156,7 @@ def test_state_with_another_last_record_is_found(
     archived: Archived, fields: dict[str, str]
 ) -> None:
     archived.kept[0].fields.update(fields)
-    (finding,) = verify(archived, archived).findings
+    (finding,) = verify(archived).findings
     assert (finding.check, finding.offset) == (Check.STATE, 5)
 
 
@@ -170,7 +167,7 @@ def test_log_with_a_gap_has_no_result(
     del archived.topics["norms", 0][3]
     with pytest.raises(BrokenLog):
         replay(archived)
-    (finding,) = verify(archived, archived).findings
+    (finding,) = verify(archived).findings
     assert finding.check is Check.LOG
     with pytest.raises(MissingRecord) as missing:
         list(LogReplay(without_redis(archived), 0).steps())

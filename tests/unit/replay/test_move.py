@@ -88,7 +88,7 @@ def assert_refuses(path: Path) -> None:
 
 def assert_continues(service: Service) -> None:
     """Assert that the service has the log, and that half of each budget is left."""
-    assert verify(service.archive, service.archive).wrong == 0
+    assert verify(service.archive).wrong == 0
     with Turnstile(connection=service.archive) as t:
         assert t.run("d", "r").step == 2
         assert [charge(t) for _ in range(3)] == [True, True, False]

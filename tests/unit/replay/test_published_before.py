@@ -48,7 +48,7 @@ def newest(archived: Archived, partition: int = 0) -> tuple[int, dict[str, Any]]
 
 
 def found(archived: Archived) -> list[LogFinding]:
-    findings = verify(archived, archived).findings
+    findings = verify(archived).findings
     assert {finding.check for finding in findings} <= {Check.ODOMETER}
     return findings
 
@@ -141,7 +141,7 @@ def test_wrong_signature_is_found_and_missing_one_is_counted() -> None:
     halts = archived.topics["halts", 1]
     halts[2] = halts[2]._replace(unsigned="key 00ff has not signed this")
     halts[3] = halts[3]._replace(signed=False)
-    verified = verify(archived, archived)
+    verified = verify(archived)
     (finding,) = verified.findings
     assert (finding.check, finding.partition) == (Check.SIGNATURES, 1)
     assert finding.about == {"at": "halts 2"}

@@ -33,7 +33,7 @@ def archived() -> Archived:
 
 
 def receipt_of(archived: Archived) -> Receipt:
-    result = verify(archived, archived)
+    result = verify(archived)
     assert result.fits
     return new_receipt("p.", result.topic, result.heads, result.policies_digest())
 
@@ -41,9 +41,9 @@ def receipt_of(archived: Archived) -> Receipt:
 def test_a_log_that_goes_on_continues_its_receipt(archived: Archived, tmp_path: Path) -> None:
     write(receipt_of(archived), tmp_path / "receipt")
     earlier = read(tmp_path / "receipt")
-    assert verify(archived, archived, against=earlier).fits
+    assert verify(archived, against=earlier).fits
     archived.apply(1, b"one more record")
-    assert verify(archived, archived, against=earlier).fits
+    assert verify(archived, against=earlier).fits
     later = receipt_of(archived)
     assert later.policies == earlier.policies
     assert later.heads[0] == earlier.heads[0]
@@ -58,8 +58,8 @@ def test_rewritten_log_does_not_continue_the_receipt(archived: Archived) -> None
     run = turnstile.run("d", "r")
     for _ in range(3):
         run.charge(list(range(8)), [0.5] * 8, noise_stddev=4.0)  # half of it never happened
-    assert verify(other, other).fits
-    findings = verify(other, other, against=earlier).findings
+    assert verify(other).fits
+    findings = verify(other, against=earlier).findings
     assert [finding.check for finding in findings] == [Check.RECEIPT] * 2
     assert {finding.found == finding.expected for finding in findings} == {False}
 
@@ -70,7 +70,7 @@ def test_log_that_lost_its_end_does_not_continue_the_receipt(archived: Archived)
     receipt = receipt_of(archived)
     for place, found in archived.topics.items():
         del found[records.get(place, 0) :]
-    (state, ended) = verify(archived, archived, against=receipt).findings
+    (state, ended) = verify(archived, against=receipt).findings
     assert (state.check, ended.check) == (Check.STATE, Check.RECEIPT)
     assert ended.expected == {"at least": before.heads[0].next + 1}
 

@@ -43,7 +43,7 @@ def archived(_used: Archived) -> Archived:
 
 
 def verified(archived: Archived, **options: Any) -> Verified:
-    return verify(archived, archived, **options)
+    return verify(archived, **options)
 
 
 def only(archived: Archived, **options: Any) -> LogFinding:
