@@ -24,8 +24,6 @@ from accounting.exact.argument_checks import FloatArray
 # together are below its rounding.
 _NEGLIGIBLE: Final = 50.0
 _PLACES: Final = 256  # neighbouring places that share their terms
-_GRID: Final = 2048  # places from which the inverse starts
-_NEWTON_STEPS: Final = 6
 
 
 class RecordMixture:
@@ -58,12 +56,16 @@ class RecordMixture:
         )
 
     def log_ratio(self, mu: float, y: FloatArray) -> FloatArray:
-        """Return log w at ascending y, of the same shape (n,).
+        """Return log w at ascending y, neighbours near one another, of the same shape (n,).
 
         Its error is a few 2**-53 times the largest of 1, the log weight and the exponent of the
         terms that matter.
         """
-        return self._ratio_and_drawn(mu, y)[0]
+        ratio = np.empty_like(y)
+        for start in range(0, y.size, _PLACES):
+            block = slice(start, start + _PLACES)
+            ratio[block] = self._block(mu, y[block])
+        return ratio
 
     def mean_drawn(self, mu: float, y: float) -> float:
         """Return the mean of J given the output y, which rises in y; mu times it is (log w)'."""
@@ -71,39 +73,11 @@ class RecordMixture:
         shares = np.exp(terms - terms.max())
         return float(shares @ self._drawn / shares.sum())
 
-    def inverse(self, mu: float, losses: FloatArray, low: float, high: float) -> FloatArray:
-        """Return places between `low` and `high` with these values of log w, clipped to the range.
-
-        Args:
-            mu: the ratio of a record's norm to the noise.
-            losses: ascending, shape (n,).
-            low, high: the range, low < high.
-        """
-        grid = np.linspace(low, high, _GRID)
-        known = self.log_ratio(mu, grid)
-        after = np.clip(np.searchsorted(known, losses), 1, grid.size - 1)
-        left, places = grid[after - 1], grid[after]
-        # log w is convex, so Newton's places fall towards the solution and never pass it.
-        for _ in range(_NEWTON_STEPS):
-            found, drawn = self._ratio_and_drawn(mu, places)
-            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                moved = places - (found - losses) / (mu * drawn)
-            places = np.clip(np.where(np.isfinite(moved), moved, left), left, grid[after])
-        return np.where(losses <= known[0], low, np.where(losses >= known[-1], high, places))
-
     def _terms(self, mu: float, y: float) -> FloatArray:
         exponents = self._drawn * (mu * (y - 0.5 * mu * self._drawn))
         return np.asarray(self.log_weights + exponents)
 
-    def _ratio_and_drawn(self, mu: float, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return log w and the mean of J given y, at places of which neighbours are near."""
-        ratio, drawn = np.empty_like(y), np.empty_like(y)
-        for start in range(0, y.size, _PLACES):
-            block = slice(start, start + _PLACES)
-            ratio[block], drawn[block] = self._block(mu, y[block])
-        return ratio, drawn
-
-    def _block(self, mu: float, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _block(self, mu: float, y: FloatArray) -> FloatArray:
         # Given y, J is log-concave, and rises with y: the ends decide which terms matter beside the
         # largest one with a record drawn. The sum is taken around 1 where log w is near 0, so the
         # terms that matter without y do, too.
@@ -116,16 +90,14 @@ class RecordMixture:
         exponents = j * (mu * (y - 0.5 * mu * j))
         scaled = exponents + self.log_weights[terms, np.newaxis]
         top = scaled.max(axis=0)
-        raised = np.exp(scaled - top)
-        total = raised.sum(axis=0)
-        ratio = top + np.log(total)
+        ratio = np.asarray(top + np.log(np.exp(scaled - top).sum(axis=0)))
         near = np.flatnonzero(np.abs(ratio) < 1.0)
         if near.size:
             inner = exponents[:, near]
             small = weight * np.expm1(np.minimum(inner, 1.0))
             large = np.exp(np.minimum(scaled[:, near], 2.0)) - weight
             ratio[near] = np.log1p(np.where(inner <= 1.0, small, large).sum(axis=0))
-        return ratio, (j * raised).sum(axis=0) / total
+        return ratio
 
 
 @lru_cache(maxsize=64)

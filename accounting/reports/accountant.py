@@ -115,9 +115,11 @@ class ReportAccountant:
     """Reports for users from counts of steps at each level of the norms.
 
     `mechanism`: the mechanism of all steps, or a sequence if rates, noises or kinds of mechanisms
-    differed; it defines the norm. `grid`: the levels; `NormGrid.counts` computes
-    histograms. With several mechanisms, `grid` is a sequence of as many grids, or one grid
-    for all, and the counts are the histograms of the mechanisms side by side:
+    differed; it defines the norm. `PoissonRecords` has reports by "renyi" only.
+
+    `grid`: the levels; `NormGrid.counts` computes histograms. With several mechanisms, `grid` is a
+    sequence of as many grids, or one grid for all, and the counts are the histograms of the
+    mechanisms side by side:
     `np.concatenate([first, second], axis=1)`. A sampled step counts at the user's norm, whether or
     not the user was sampled.
 

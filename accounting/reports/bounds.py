@@ -49,27 +49,30 @@ class LossParameters(NamedTuple):
     Attributes:
         kind: of the loss; "nothing" for sampling rate 0.
         size: c / s of Gaussian noise, or the epsilon of pure DP and of Laplace noise.
-        sampling_rate: for "sampled" and "records", strictly between 0 and 1; otherwise 1.
-        records: for "records", how many a user has, above 1; otherwise 1.
+        sampling_rate: for "sampled", strictly between 0 and 1; otherwise 1.
     """
 
-    kind: Literal["gaussian", "sampled", "records", "laplace", "pure", "nothing"]
+    kind: Literal["gaussian", "sampled", "laplace", "pure", "nothing"]
     size: float
     sampling_rate: float = 1.0
-    records: int = 1
 
 
 def step_of(mechanism: Mechanism, norm: float) -> LossParameters:
-    """Return the loss parameters of a step for a user of this norm, > 0."""
+    """Return the loss parameters of a step for a user of this norm, > 0.
+
+    Raises:
+        InvalidInput: for `PoissonRecords`, of which only the Rényi divergence is known.
+    """
     match simplified(mechanism):
         case Gaussian(noise_stddev):
             return LossParameters("gaussian", norm / noise_stddev)
-        case PoissonGaussian(noise_stddev, 0.0) | PoissonRecords(noise_stddev, 0.0):
+        case PoissonGaussian(noise_stddev, 0.0):
             return LossParameters("nothing", norm / noise_stddev)
         case PoissonGaussian(noise_stddev, sampling_rate):
             return LossParameters("sampled", norm / noise_stddev, sampling_rate)
-        case PoissonRecords(noise_stddev, sampling_rate, records):
-            return LossParameters("records", norm / noise_stddev, sampling_rate, records)
+        case PoissonRecords():
+            allowed = 'another one than PoissonRecords, or the method "renyi"'
+            raise InvalidInput("mechanism", mechanism, allowed)
         case Laplace(scale):
             return LossParameters("laplace", norm / scale)
         case PureDP():

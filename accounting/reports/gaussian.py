@@ -29,8 +29,8 @@ class GaussianReport:
 
     For histories with sampled Gaussian steps, only the upper bounds hold: they are those of the
     same steps without sampling. A sampled step is a mixture of no step and of the unsampled one, so
-    the unsampled one dominates it; for k records it has k times the norm. With steps of pure DP the
-    upper bound is infinite, and 1 for delta.
+    the unsampled one dominates it. With steps of pure DP the upper bound is infinite, and 1 for
+    delta.
 
     `mechanisms`: the mechanism of each level, a sequence, or one for all levels; `norms`: the
     levels, shape (levels,), > 0.
@@ -40,8 +40,8 @@ class GaussianReport:
         steps = loss_parameters(mechanisms, norms)
         self._other = np.array([step.kind not in ("gaussian", "nothing") for step in steps])
         self._pure = np.array([step.kind in ("laplace", "pure") for step in steps])
-        mixed = ("gaussian", "sampled", "records")
-        ratios = np.array([step.size * step.records * (step.kind in mixed) for step in steps])
+        mixed = ("gaussian", "sampled")
+        ratios = np.array([step.size * (step.kind in mixed) for step in steps])
         above = np.where(ratios > 0.0, np.nextafter(ratios, np.inf), 0.0)
         self._squares = np.minimum(above, _LARGE) ** 2
         self._slack = (ratios.size + 32.0) * 2.0**-52  # of a sum over the levels and its root

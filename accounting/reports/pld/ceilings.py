@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from accounting.exact.argument_checks import FloatArray
-from accounting.reports.pld.losses import SampledGaussian, SampledRecords, Steps, StepSource, loss
+from accounting.reports.pld.losses import SampledGaussian, Steps, StepSource, loss
 from accounting.reports.pld.transforms import log_largest_weight
 
 _REACH, _SPACING = 37.5, 0.25  # in standard deviations of the noise
@@ -64,8 +64,6 @@ class AddedCeilings:
 
 def _largest(source: StepSource) -> float:
     """Return the largest loss when a user is added."""
-    if isinstance(source, SampledRecords):
-        return source.largest_added
     if not isinstance(source, SampledGaussian):
         return source.size
     rate = source.sampling_rate
@@ -74,8 +72,6 @@ def _largest(source: StepSource) -> float:
 
 def _of(source: StepSource) -> FloatArray:
     """Return upper bounds of log E exp(t L) at the tilts t, shape (tilts,)."""
-    if isinstance(source, SampledRecords):  # no bound: the lattice decides
-        return np.full(_TILTS.size, _UNLIMITED)
     if not isinstance(source, SampledGaussian):
         return source.cumulants(_TILTS) + _ROUNDING * (1.0 + (_TILTS + 1.0) * source.size)
     if source.sampling_rate == 1.0:

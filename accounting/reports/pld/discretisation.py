@@ -92,7 +92,7 @@ class LatticeLoss:
 class StepLoss:
     """The two discretisations of one step; `below` is None if the step counts as harmless.
 
-    `largest`: the largest absolute number that a loss among the nodes is computed from.
+    `largest`: the largest absolute loss among the nodes.
     `infinity_mass`: the mass, in either direction, beyond the cut; above, it counts as an infinite
     loss. `error`: what Gauss's rule and rounding keep the relative error of each mass within, and
     how far the masses of a discretisation are from adding up.
@@ -118,10 +118,6 @@ class LossSource(Protocol):
 
     def largest_step(self) -> float:
         """Return the largest allowed distance of nodes."""
-        ...
-
-    def magnitude(self, cut: float) -> float:
-        """Return the largest absolute number that a loss within a cut is computed from."""
         ...
 
     def bulk(self, step: float) -> float:
@@ -168,7 +164,7 @@ def discretised(source: LossSource, step: float, cut: float) -> StepLoss:
     return StepLoss(
         above=dominating,
         below=dominated,
-        largest=max(float(np.abs(cells.nodes).max()), source.magnitude(cut)),
+        largest=float(np.abs(cells.nodes).max()),
         infinity_mass=infinity_mass,
         error=2.0**-47 + cut * cut * 2.0**-51 + 2.0 * max(missing, excess),
     )

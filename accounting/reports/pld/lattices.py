@@ -11,7 +11,7 @@ from scipy.special import log_ndtr
 
 from accounting.exact.argument_checks import FloatArray, IntArray
 from accounting.reports.pld.discretisation import LOSS_ERROR, SMALLEST_STEP
-from accounting.reports.pld.losses import SampledGaussian, SampledRecords, StepSource
+from accounting.reports.pld.losses import SampledGaussian, StepSource
 from accounting.reports.pld.transforms import log_largest_weight
 
 TILTS: Final = 2.0 ** np.arange(-24.0, 36.25, 0.25)
@@ -210,7 +210,7 @@ def _exponents(steps: FloatArray) -> IntArray:
 
 def deviation(source: StepSource) -> float:
     """Return roughly the root of the mean square of the loss, under Q."""
-    if not isinstance(source, SampledGaussian | SampledRecords):
+    if not isinstance(source, SampledGaussian):
         return source.size
     x = np.linspace(-9.0, 9.0, 181)
     losses = source.loss(x)
@@ -219,7 +219,7 @@ def deviation(source: StepSource) -> float:
 
 def _cumulants(source: StepSource, cut: float) -> tuple[FloatArray, FloatArray]:
     """Return roughly log E exp(tilt loss) at all tilts, remove and add, within a cut."""
-    if not isinstance(source, SampledGaussian | SampledRecords):
+    if not isinstance(source, SampledGaussian):
         cumulants = source.cumulants(TILTS)
         return cumulants, cumulants
     low, high = source.outcomes(cut)

@@ -4,8 +4,6 @@ P against Q is the step with and without the user, and l(x) the loss log dP/dQ o
 
 - Poisson-sampled Gaussian, m = norm / noise: P = (1-q) N(0, 1) + q N(m, 1), Q = N(0, 1), and
   l(x) = log(1 - q + q exp(m x - m^2 / 2)), increasing in x.
-- Poisson-sampled records, m of one record: the same with a binomial number of records drawn
-  (`accounting.costs.record_mixture`).
 - Laplace, m = L1 norm / scale: one coordinate that is shifted by m. A vector whose coordinates are
   shifted by m altogether is no easier to distinguish: shifted one after the other, they are steps
   of a path, and the trade-offs of steps of a path compose to that of one shift (Dong, Roth and Su
@@ -24,7 +22,6 @@ from typing import ClassVar, Final, NamedTuple, TypeAlias
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from accounting.costs.record_mixture import RecordMixture, mixture
 from accounting.exact.argument_checks import BoolArray, FloatArray
 from accounting.reports.bounds import LossParameters, Mechanisms, loss_parameters
 from accounting.reports.pld.discretisation import integrated
@@ -37,8 +34,6 @@ _SMALLEST_SIZE: Final = 1e-150  # smaller sizes count as this
 _LARGEST_STEP, _LARGEST_WIDTH = 0.05, 2.0
 _PANEL = 0.08  # in standard deviations of the noise
 _LARGEST_BOUNDED_STEP, _BOUNDED_PANELS = 2.0, 16
-_HALVINGS = 60
-_BULK_CUT = 8.0
 _LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -110,10 +105,6 @@ class SampledGaussian:
         """Return the largest allowed distance of nodes."""
         return min(_LARGEST_STEP * self.ratio, _LARGEST_WIDTH)
 
-    def magnitude(self, cut: float) -> float:
-        """Return the largest number that a loss within a cut is computed from: a loss."""
-        return max(map(abs, self.extremes(cut)))
-
     def bulk(self, step: float) -> float:
         """Return a loss such that the outcomes within half a step have this loss on average.
 
@@ -148,98 +139,6 @@ class SampledGaussian:
 
 
 @dataclass(frozen=True)
-class SampledRecords:
-    """P, the mixture of N(j m, 1) over j ~ Bin(k, q), against Q = N(0, 1).
-
-    `ratio` m, `sampling_rate` q, strictly between 0 and 1, and `records` k.
-    """
-
-    ratio: float
-    sampling_rate: float
-    records: int
-    mirrored: ClassVar = False
-
-    @property
-    def _drawn(self) -> RecordMixture:
-        return mixture(self.sampling_rate, self.records)
-
-    @property
-    def largest_added(self) -> float:
-        """The supremum of the losses when the user is added: of no record drawn, rounded up."""
-        return -self.records * math.log1p(-self.sampling_rate) * (1.0 + 2.0**-50)
-
-    def loss(self, x: FloatArray) -> FloatArray:
-        """Return the loss of ascending outcomes."""
-        return self._drawn.log_ratio(self.ratio, x)
-
-    def outcomes(self, cut: float) -> tuple[float, float]:
-        """Return outcomes beyond each of which each distribution has a mass of about Phi(-cut)."""
-        tail, low, high = float(ndtr(-cut)), -cut, self.records * self.ratio + cut
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if self._above(middle) > tail else (low, middle)
-        return -cut, max(high, cut)
-
-    def extremes(self, cut: float) -> tuple[float, float]:
-        """Return the least and the largest loss of the outcomes within a cut."""
-        lowest, highest = self.loss(np.array(self.outcomes(cut))).tolist()
-        return lowest, highest
-
-    def tail_mass(self, cut: float) -> float:
-        """Return the larger of the masses under P and under Q beyond the cut, rounded up."""
-        low, high = self.outcomes(cut)
-        above = max(self._above(high), float(ndtr(-high)))
-        return (float(ndtr(low)) + above) * (1.0 + 2.0**-30)
-
-    def largest_step(self) -> float:
-        """Return the largest allowed distance of nodes."""
-        return min(_LARGEST_STEP * self.ratio, _LARGEST_WIDTH)
-
-    def magnitude(self, cut: float) -> float:
-        """Return the largest exponent that a loss within a cut is computed from, about."""
-        _, high = self.outcomes(cut)
-        drawn = self._drawn.mean_drawn(self.ratio, high) + 1.0
-        return drawn * self.ratio * high + 0.5 * cut * cut
-
-    def bulk(self, step: float) -> float:
-        """Return a loss such that the outcomes within half a step have this loss on average."""
-        center, places = 0.0, np.arange(self.records + 1) * self.ratio
-        weights = self._drawn.weights
-        for _ in range(3):
-            edges = np.array([center - 0.5 * step, center + 0.5 * step])
-            low, high = self._outcome(edges, *self.outcomes(_BULK_CUT)).tolist()
-            unshifted = float(ndtr(high) - ndtr(low))
-            shifted = float(weights @ (ndtr(high - places) - ndtr(low - places)))
-            if not unshifted > 1e-3:
-                return 0.0
-            center = min(max(math.log(shifted / unshifted), -step), 0.0)
-        return center
-
-    def integrals(
-        self, edges: FloatArray, nodes: FloatArray, scale: FloatArray, cut: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return mass and moment of each half of each cell."""
-        low, high = self.outcomes(cut)
-        slope = self.ratio * max(self._drawn.mean_drawn(self.ratio, high), 1.0)
-        return integrated(
-            self._outcome(edges, low, high),
-            min(_PANEL, 0.25 / slope),
-            nodes,
-            scale,
-            lambda x: -0.5 * x * x - _LOG_ROOT_2_PI,
-            self.loss,
-        )
-
-    def _above(self, place: float) -> float:
-        """Return the mass under P above a place."""
-        shifts = np.arange(self.records + 1) * self.ratio
-        return float(self._drawn.weights @ ndtr(shifts - place))
-
-    def _outcome(self, losses: FloatArray, low: float, high: float) -> FloatArray:
-        return self._drawn.inverse(self.ratio, losses, low, high)
-
-
-@dataclass(frozen=True)
 class _Bounded:
     """Losses from `-size` to `size`, with some mass on either."""
 
@@ -257,10 +156,6 @@ class _Bounded:
     def largest_step(self) -> float:
         """Return the largest allowed distance of nodes."""
         return min(_LARGEST_BOUNDED_STEP, 0.25 * self.size)
-
-    def magnitude(self, cut: float) -> float:
-        """Return the largest number that a loss within a cut is computed from: a loss."""
-        return self.size
 
     def bulk(self, step: float) -> float:
         """Return a loss that is a node, the least one."""
@@ -329,7 +224,7 @@ def _add(
     moment[owner] += weight * abs(math.expm1(at - float(nodes[node])))
 
 
-StepSource: TypeAlias = SampledGaussian | SampledRecords | LaplaceShift | RandomisedResponse
+StepSource: TypeAlias = SampledGaussian | LaplaceShift | RandomisedResponse
 
 
 class Steps(NamedTuple):
@@ -360,8 +255,6 @@ def _source(step: LossParameters, size: float) -> StepSource:
     match step.kind:
         case "gaussian" | "sampled" | "nothing":
             return SampledGaussian(size, step.sampling_rate)
-        case "records":
-            return SampledRecords(size, step.sampling_rate, step.records)
         case "laplace":
             return LaplaceShift(size)
         case "pure":

@@ -17,7 +17,6 @@ from accounting.costs.mechanisms import (
     Laplace,
     Mechanism,
     PoissonGaussian,
-    PoissonRecords,
     PureDP,
 )
 from accounting.reports.bounds import Bounds
@@ -224,7 +223,6 @@ KINDS: dict[str, list[Mechanism]] = {
     "sampled": [PoissonGaussian(1.1, 0.02)] * 4,
     "mixed": [PoissonGaussian(1.0, 0.05), Gaussian(20.0), Laplace(8.0), PoissonGaussian(3.0, 0.5)],
     "pure": [PureDP()] * 4,
-    "records": [PoissonRecords(2.0, 0.05, 4)] * 4,
 }
 
 
