@@ -116,7 +116,7 @@ def test_service_fits_after_its_erasure_key_was_rotated() -> None:
     }
     for keys in (f"{NEWER} {KEY}", f"{KEY} {NEWER}"):
         archived.erasure_keys = keys
-        assert verify(archived, archived).findings == []
+        assert verify(archived).findings == []
 
 
 def test_verification_without_a_key_of_the_state_is_refused() -> None:
@@ -124,7 +124,7 @@ def test_verification_without_a_key_of_the_state_is_refused() -> None:
     erased_twice(archived)
     archived.erasure_keys = NEWER
     with pytest.raises(UnreadableService, match=ErasureKeys(KEY).newest):
-        verify(archived, archived)
+        verify(archived)
 
 
 @pytest.mark.parametrize("keys", [KEY, f"{NEWER} {KEY}"])
@@ -137,4 +137,4 @@ def test_another_erased_user_is_found(keys: str) -> None:
     kept.erased[dataset, str(int(slot) + 1)] = name
     archived.apply(0, None)
     restart(archived, keys)
-    assert not verify(archived, archived).fits
+    assert not verify(archived).fits
