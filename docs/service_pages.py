@@ -170,9 +170,9 @@ def settings() -> str:
 def worker_metrics() -> str:
     """Return the table of a worker's metrics."""
     measured = Metrics("log")
-    measured.applied(0, 0.0, 0.0)
+    record: Any = SimpleNamespace(timestamp=0)
     rejected = encode({"reason": Reason.MALFORMED})
-    measured.rejected([Output(Channel.REJECTS, None, rejected)])
+    measured.committed(0, [record], [Output(Channel.REJECTS, None, rejected)], 0.0)
     view = SimpleNamespace(partition=0, state="running", next=0, end=0, waiting=0.0)
     owned: Any = SimpleNamespace(count=1, views=lambda: [view])
     collector = PartitionsCollector("turnstile.norms", "turnstile.worker", owned)

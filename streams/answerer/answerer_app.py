@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -53,7 +53,7 @@ _FETCHED_RECORDS = 1024
 
 
 class EventInbox:
-    """Connects Faust to the answering: the interface that ``TurnstileApp`` needs of its owner.
+    """Connects Faust to the answering: the ``Partitions`` of its app.
 
     Args:
         config: the address of Kafka.
@@ -101,21 +101,21 @@ class EventInbox:
         """Return True: each event is processed as it arrives."""
         return True
 
-    async def acquire(self, partitions: Sequence[int]) -> Mapping[int, int]:
+    async def acquire(self, assigned: Collection[int]) -> Mapping[int, int]:
         """Return the offsets from which Faust has to read."""
-        if not partitions:
+        if not assigned:
             return {}
-        if len(partitions) != self._partitions:
+        if len(assigned) != self._partitions:
             raise UnusableQueries(
                 f"topic {self.topic} had {self._partitions} partitions and now has "
-                f"{len(partitions)}: start the answerer again"
+                f"{len(assigned)}: start the answerer again"
             )
         async with self._lock:
             if not self.is_taken_over:
                 await asyncio.to_thread(self._start)
                 self.is_taken_over = True
             positions = self._answering.state.positions
-            return {partition: positions.get(partition, 0) for partition in partitions}
+            return {partition: positions.get(partition, 0) for partition in assigned}
 
     def _start(self) -> None:
         self._answering.start()
@@ -198,14 +198,6 @@ class EventInbox:
 
 def create_app(config: Config, inbox: EventInbox) -> TurnstileApp:
     """Return the Faust app of an answerer."""
-    topic = inbox.topic
-    name = f"{config.prefix}answerer-{uuid4().hex[:12]}"
-    app = new_app(config, name, topic, _FETCHED_RECORDS, EventBatch)
-    app.end = _end
-    inbox.end_of = app.end_of
-    owned: Any = inbox
-    app.owned = owned
-
     health = HealthServer(config.health, inbox.metrics, inbox.watched) if config.health else None
 
     async def connect() -> None:
@@ -216,22 +208,26 @@ def create_app(config: Config, inbox: EventInbox) -> TurnstileApp:
         if health:
             await health.stop()
 
-    app.connect, app.disconnect = connect, disconnect
-
-    async def take(record: Any) -> None:
-        with _or_end():
-            await inbox.arrive(record)
-
-    app.take = take
-
-    @app.task(on_leader=False)
     async def keep_time() -> None:
-        with _or_end():
-            while True:
-                await asyncio.sleep(_TICK_SECONDS)
-                inbox.watched.update()
-                await inbox.tick()
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            inbox.watched.update()
+            await inbox.tick()
 
+    app = new_app(
+        config,
+        f"{config.prefix}answerer-{uuid4().hex[:12]}",
+        _FETCHED_RECORDS,
+        EventBatch,
+        topic=inbox.topic,
+        partitions=inbox,
+        take=inbox.arrive,
+        connect=connect,
+        disconnect=disconnect,
+        end=_end,
+    )
+    inbox.end_of = app.end_of
+    app.background("closing windows", keep_time)
     return app
 
 

@@ -18,8 +18,9 @@ from prometheus_client.registry import Collector
 
 from streams.answerer.spacing import NEVER
 from streams.answerer.windows import InputState
+from streams.store.misfit import Problem
 from streams.worker.metrics import exposition_of
-from streams.worker.ownership import PartitionView, Problem
+from streams.worker.ownership import PartitionView
 
 STUCK_AFTER = 30.0
 """Seconds for which a window may be due, or events wait, before the answerer is unhealthy."""

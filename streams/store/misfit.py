@@ -21,12 +21,19 @@ SNAPSHOT_SECTION = "docs/operate/runbooks.md, 'Rebuild a partition from the log'
 
 
 @dataclass(frozen=True)
-class Suspension:
+class Problem:
+    """Why a partition is not decided: ``reason`` for programs, the others for people."""
+
+    reason: str
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Suspension(Problem):
     """Why a partition is suspended, and what the operator can do."""
 
     reason: SuspensionReason
-    problem: str
-    remedy: str
 
     def __str__(self) -> str:
         return f"{self.problem}. {self.remedy}"

@@ -10,9 +10,7 @@ import logging
 import os
 import socket
 import sys
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -25,13 +23,15 @@ from streams.kafka.publisher import KafkaPublisher
 from streams.kafka.results import TopicsUnavailable, log_name
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, KafkaTopics, Topics
+from streams.ledger.ledger import Output
 from streams.records import MAX_REQUEST_BYTES
+from streams.store.redis_store import RedisStore
 from streams.store.store_port import StoreUnavailable
 from streams.worker.faust_app import EXIT_RESTART, end_process, new_app, run_app
 from streams.worker.health import HealthServer
-from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector, TimedStore
+from streams.worker.metrics import Metrics, PartitionsCollector
 from streams.worker.ownership import OwnedPartitions
-from streams.worker.ports import Ending, World
+from streams.worker.ports import World
 from streams.worker.transport import StreamRecord, TurnstileApp
 
 if TYPE_CHECKING:
@@ -48,26 +48,6 @@ Until all workers have learned of it, the partitions are not decided.
 """
 
 
-class _Record:
-    """Adapts a record of the stream to ``LogRecord``."""
-
-    __slots__ = ("_fetched", "_metrics", "_traces", "leader_epoch", "offset", "value")
-
-    def __init__(
-        self, fetched: StreamRecord, metrics: Metrics, traces: DecisionTraces | None
-    ) -> None:
-        self._fetched, self._metrics, self._traces = fetched, metrics, traces
-        self.offset = fetched.offset
-        self.value = fetched.value
-        self.leader_epoch = fetched.leader_epoch
-
-    def done(self) -> None:
-        fetched = self._fetched
-        self._metrics.applied(fetched.partition, fetched.timestamp / 1000, time.time())
-        if self._traces is not None:
-            self._traces.kept(fetched.partition, fetched.offset)
-
-
 def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
     """Return the Faust app of a worker, with all of its ports.
 
@@ -82,33 +62,46 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
     """
     signer = record_signer_of(config, log)
     verifier = verifier_of(config, log)
-    app = _faust_app(config)
-    metrics = Metrics(log_name(config.topic(NORMS), log))
-    store = TimedStore.of(config)
-    store.metrics = metrics
+    topic, group = config.topic(NORMS), f"{config.prefix}worker"
+    metrics = Metrics(log_name(topic, log))
+    store = RedisStore.of(config)
     traces = _traces() if config.traces else None
     publisher = KafkaPublisher(config, signer, traces.answered if traces else None)
     watched = KafkaTopics(topics)
-    world = World(
-        owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}",
-        prefix=config.prefix,
-        store=store,
-        topics=watched,
-        read_log=lambda: KafkaLog(config),
-        publisher=CountingPublisher(publisher, metrics),
-        odometer_producer_of=lambda partition: KafkaFencedProducer(
-            config, partition, signer, verifier
-        ),
-        snapshots_of=lambda partition: KafkaSnapshotTopic(config, partition, signer, verifier),
-        snapshot_every=config.snapshot_seconds,
-        erasure_keys=config.erasure_keys,
-        end=end_process,
+
+    def committed(
+        partition: int, records: Sequence[Any], outputs: Sequence[Output], seconds: float
+    ) -> None:
+        metrics.committed(partition, records, outputs, seconds)
+        if traces is not None:
+            for record in records:
+                traces.kept(partition, record.offset)
+
+    owned = OwnedPartitions(
+        World(
+            owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}",
+            prefix=config.prefix,
+            store=store,
+            topics=watched,
+            read_log=lambda: KafkaLog(config),
+            publisher=publisher,
+            odometer_producer_of=lambda partition: KafkaFencedProducer(
+                config, partition, signer, verifier
+            ),
+            snapshots_of=lambda partition: KafkaSnapshotTopic(config, partition, signer, verifier),
+            snapshot_every=config.snapshot_seconds,
+            erasure_keys=config.erasure_keys,
+            committed=committed,
+            end=end_process,
+        )
     )
-    app.end = world.end
-    app.owned = owned = OwnedPartitions(world)
-    metrics.register(PartitionsCollector(app.norms_topic, app.conf.id, owned))
+    metrics.register(PartitionsCollector(topic, group, owned))
     health = HealthServer(config.health, metrics, owned) if config.health else None
-    _drive(app, metrics, traces)
+
+    async def take(record: StreamRecord) -> None:
+        if traces is not None:
+            traces.arrived(record.partition, record.offset, record.headers)
+        await owned.arrive(record.partition, record)
 
     async def connect() -> None:
         await store.connect()
@@ -126,22 +119,33 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         await store.close()
         await watched.close()
 
-    app.connect, app.disconnect = connect, disconnect
-    return app
-
-
-def _faust_app(config: Config) -> TurnstileApp:
-    """Return the app; every Faust setting is given here, so the environment has no effect."""
-    return new_app(
+    app = new_app(
         config,
-        f"{config.prefix}worker",
-        config.topic(NORMS),
+        group,
         _FETCHED_RECORDS,
+        topic=topic,
+        partitions=owned,
+        take=take,
+        connect=connect,
+        disconnect=disconnect,
+        end=end_process,
         consumer_max_fetch_size=MAX_REQUEST_BYTES + 1024 * 1024,
         broker_session_timeout=_SESSION_SECONDS,
         broker_heartbeat_interval=_HEARTBEAT_SECONDS,
         broker_commit_interval=5.0,
     )
+    app.background("merging deltas", owned.keep_merged)
+    app.background("writing snapshots", owned.keep_snapshots)
+    app.background("appending to the compacted topics", owned.keep_cleanable)
+    app.background("the heartbeat", lambda: owned.keep_alive(app.end_of))
+    app.background("watching the topics", owned.keep_watch)
+
+    @app.on_partitions_revoked.connect
+    async def pause(*_: Any, **__: Any) -> None:
+        with app.or_end("pausing the partitions"):
+            await owned.pause()
+
+    return app
 
 
 def _traces() -> DecisionTraces:
@@ -155,44 +159,6 @@ def _traces() -> DecisionTraces:
     except ImportError as error:
         raise lacking("traces", "otel", error) from error
     return DecisionTraces()
-
-
-def _drive(app: TurnstileApp, metrics: Metrics, traces: DecisionTraces | None) -> None:
-    """Connect Faust to the partitions; an exception in a call ends the worker."""
-    owned = app.owned
-
-    def background(work: Callable[[], Awaitable[None]], what: str) -> None:
-        @app.task(on_leader=False)
-        async def keep() -> None:
-            with _or_end(app, what):
-                await work()
-
-    background(owned.keep_merged, "merging deltas")
-    background(owned.keep_snapshots, "writing snapshots")
-    background(owned.keep_cleanable, "appending to the compacted topics")
-    background(lambda: owned.keep_alive(app.end_of), "the heartbeat")
-    background(owned.keep_watch, "watching the topics")
-
-    async def take(fetched: StreamRecord) -> None:
-        with _or_end(app, "taking records"):
-            if traces is not None:
-                traces.arrived(fetched.partition, fetched.offset, fetched.headers)
-            await owned.arrive(fetched.partition, _Record(fetched, metrics, traces))
-
-    app.take = take
-
-    @app.on_partitions_revoked.connect
-    async def pause(*_: Any, **__: Any) -> None:
-        with _or_end(app, "pausing the partitions"):
-            await owned.pause()
-
-
-@contextmanager
-def _or_end(app: TurnstileApp, what: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        app.end(Ending.FAILED, f"{what} failed: {error}", error)
 
 
 def partitions_warning(config: Config, there: int) -> str:

@@ -50,7 +50,6 @@ would not take over from another worker any more after a quarter of an hour.
 def new_app(
     config: Config,
     name: str,
-    topic: str,
     at_once: int,
     batch: type[RecordBatch] = RecordBatch,
     **settings: Any,
@@ -60,16 +59,15 @@ def new_app(
     Args:
         config: the settings, with the address of Kafka.
         name: the consumer group.
-        topic: the topic to read.
         at_once: the largest number of records to take from one fetch.
         batch: how to read the batches of the topic.
-        settings: further Faust settings.
+        settings: of ``TurnstileApp``, and further Faust settings.
 
     Raises:
         ConfigurationError: a certificate cannot be used.
     """
     read_batches_within_limits(batch)
-    app = TurnstileApp(
+    return TurnstileApp(
         name,
         broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
         broker_credentials=_credentials(config),
@@ -87,8 +85,6 @@ def new_app(
         broker_max_poll_interval=_FOREVER,
         **settings,
     )
-    app.norms_topic = topic
-    return app
 
 
 def _credentials(

@@ -16,7 +16,8 @@ import msgspec
 from aiohttp import web
 
 from streams.http_server import HttpServer
-from streams.worker.ownership import PartitionView, Problem
+from streams.store.misfit import Problem
+from streams.worker.ownership import PartitionView
 
 STALLED_AFTER = 10.0
 """Seconds for which records may wait while none is applied."""

@@ -13,9 +13,8 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -25,10 +24,8 @@ from prometheus_client.registry import Collector
 
 from streams.config import release
 from streams.ledger.ledger import Channel, Output
-from streams.store.redis_store import RedisStore
-from streams.store.store_port import Guard, Verdict
 from streams.worker.ownership import OwnedPartitions
-from streams.worker.ports import Publisher
+from streams.worker.ports import LogRecord
 
 SECONDS = (0.01, 0.1, 1.0, 10.0, 100.0)
 """Bounds of the histograms. Finer ones would reveal how many users a step halted."""
@@ -45,10 +42,10 @@ class Metrics:
 
     Args:
         log: the name of the log, see ``log_name``.
-        clock: returns monotonic seconds, for durations.
+        clock: returns the seconds since 1970.
     """
 
-    def __init__(self, log: str, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, log: str, clock: Callable[[], float] = time.time) -> None:
         self._log, self._clock = log, clock
         self._registry = CollectorRegistry()
         self._records = Counter(
@@ -59,7 +56,7 @@ class Metrics:
         )
         self._rejects = Counter(
             "turnstile_rejects",
-            "Rejected records; a record that is published again counts again",
+            "Rejected records",
             ("reason",),
             registry=self._registry,
         )
@@ -73,32 +70,29 @@ class Metrics:
         """Include the metrics of a collector."""
         self._registry.register(collector)
 
-    def applied(self, partition: int, written: float | None, now: float) -> None:
-        """Count a record whose outcome is in Redis.
+    def committed(
+        self,
+        partition: int,
+        records: Sequence[LogRecord],
+        outputs: Sequence[Output],
+        seconds: float,
+    ) -> None:
+        """Count a batch whose outcome is in Redis.
 
         Args:
-            partition: the partition of the record.
-            written: the timestamp of the record, in seconds since 1970; None if it has none.
-            now: the current time, in seconds since 1970.
+            partition: of the batch.
+            records: of the batch.
+            outputs: of the records.
+            seconds: that the write to Redis took.
         """
-        self._records.labels(partition).inc()
-        if written is not None:
-            self._decision.observe(_rounded_up(now - written))
-
-    def rejected(self, outputs: Sequence[Output]) -> None:
-        """Count the rejected records among outputs that are queued for the broker."""
+        self._commit.observe(_rounded_up(seconds))
+        self._records.labels(partition).inc(len(records))
+        now = self._clock()
+        for record in records:
+            self._decision.observe(_rounded_up(now - record.timestamp / 1000))
         for output in outputs:
             if output.channel is Channel.REJECTS:
                 self._rejects.labels(_reason_of(output.value)).inc()
-
-    @contextmanager
-    def committing(self) -> Iterator[None]:
-        """Time one write to Redis."""
-        began = self._clock()
-        try:
-            yield
-        finally:
-            self._commit.observe(_rounded_up(self._clock() - began))
 
     def exposition(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
@@ -108,37 +102,6 @@ class Metrics:
         return Histogram(
             f"turnstile_{name}_seconds", help_, buckets=SECONDS, registry=self._registry
         )
-
-
-class CountingPublisher:
-    """Counts the rejected records among the outputs that it publishes."""
-
-    def __init__(self, publisher: Publisher, metrics: Metrics) -> None:
-        self._publisher, self._metrics = publisher, metrics
-
-    async def publish(
-        self, partition: int, outputs: Sequence[Output]
-    ) -> Sequence[Awaitable[object]]:
-        """Queue outputs and count them."""
-        self._metrics.rejected(outputs)
-        return await self._publisher.publish(partition, outputs)
-
-
-class TimedStore(RedisStore):
-    """A Redis store that times its commits.
-
-    Attributes:
-        metrics: receives the times.
-    """
-
-    metrics: Metrics
-
-    async def write(
-        self, guard: Guard, fields: Mapping[str, str], *, first: int | None = None, **entries: Any
-    ) -> Verdict:
-        """Write, and record the time if it is a batch."""
-        with self.metrics.committing() if first is not None else nullcontext():
-            return await super().write(guard, fields, first=first, **entries)
 
 
 class PartitionsCollector(Collector):

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.ledger.ledger import PartitionError, UnknownState, ledger_of
 from streams.store.layout import Damaged, Identity, Meta
-from streams.store.misfit import Suspension, Suspensions, suspension_of
+from streams.store.misfit import Problem, Suspension, Suspensions, suspension_of
 from streams.store.snapshot import Snapshot
 from streams.store.store_port import Acquired, Glance, Guard, Verdict, decode_pulse, last_snapshot
 from streams.store.writer import PartitionWriter
@@ -67,15 +67,6 @@ class Owned:
     processor: Processor
     heartbeat: Heartbeat
     suspensions: Suspensions
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why a partition is not decided: ``reason`` for programs, the others for people."""
-
-    reason: str
-    problem: str
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -160,7 +151,7 @@ class OwnedPartitions:
             for partition, owned in self.by_partition.items()
         ]
         suspended = [
-            PartitionView(partition, ProcessorState.SUSPENDED.value, _problem(suspension))
+            PartitionView(partition, ProcessorState.SUSPENDED.value, suspension)
             for partition, suspension in self._suspended.items()
         ]
         return sorted(held + suspended, key=lambda view: view.partition)
@@ -415,15 +406,11 @@ def _view(partition: int, processor: Processor, heartbeat: Heartbeat) -> Partiti
     return PartitionView(
         partition,
         state=processor.state.value,
-        problem=_problem(processor.suspension) if processor.suspension else None,
+        problem=processor.suspension,
         next=processor.next,
         end=heartbeat.end,
         waiting=heartbeat.waiting,
     )
-
-
-def _problem(suspension: Suspension) -> Problem:
-    return Problem(suspension.reason, suspension.problem, suspension.remedy)
 
 
 def _check_identity(acquired: Acquired, suspensions: Suspensions) -> None:

@@ -30,12 +30,26 @@ from streams.store.store_port import Store, Verdict
 class LogRecord(Protocol):
     """A record of the log, as the stream delivers it."""
 
-    offset: int
-    value: bytes | None
-    leader_epoch: int
+    @property
+    def offset(self) -> int:
+        """The offset in its partition."""
 
-    def done(self) -> None:
-        """Report that the record is applied and its results are stored."""
+    @property
+    def value(self) -> bytes | None:
+        """The request."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The number of elections of the partition's leader before it was written."""
+
+    @property
+    def timestamp(self) -> int:
+        """The time at which it was written, in ms since 1970."""
+
+
+Committed = Callable[[int, Sequence[LogRecord], Sequence[Output], float], None]
+"""Receives the partition, the records and the outputs of a batch whose outcome is in Redis, and
+the seconds that the write took."""
 
 
 class Log(Protocol):
@@ -218,8 +232,9 @@ class World:
         odometer_producer_of: returns the producer of a partition's odometer records.
         snapshots_of: returns the topic partition of a partition's snapshots.
         snapshot_every: seconds from one snapshot of a partition to the next; 0: none is written.
-        erasure_keys: the keys that identify erased users.
         end: ends the worker.
+        erasure_keys: the keys that identify erased users.
+        committed: receives each batch, for metrics and traces.
     """
 
     owner: str
@@ -233,3 +248,4 @@ class World:
     snapshot_every: float
     end: End
     erasure_keys: str = ""
+    committed: Committed = lambda *_: None

@@ -347,10 +347,10 @@ class Processor:
         self.expect_ok(verdict, "commit")
         self.next = batch.next
         self.moved_at = self._time()
-        for record in batch.records:
-            record.done()
+        took = self.moved_at - began
+        self._world.committed(self.writer.partition, batch.records, batch.outputs, took)
         # Step 4.
-        if self._time() - began > PUBLISH_WITHIN:
+        if took > PUBLISH_WITHIN:
             self._end(
                 Ending.SLOW_COMMIT,
                 f"the commit of a batch took longer than {PUBLISH_WITHIN:.0f} seconds, so another "

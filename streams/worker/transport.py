@@ -22,10 +22,11 @@ acquisition of the partition finds the reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import faust
 from aiokafka.consumer import fetcher
@@ -40,7 +41,6 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from streams.kafka.batches import CorruptBatch, FetchedBatches, Header, RecordBatch
-from streams.worker.ownership import OwnedPartitions
 from streams.worker.ports import End, Ending
 
 _PAUSE = 0.005  # seconds
@@ -48,8 +48,6 @@ _FETCH_WAIT_MS = 100
 """The time for which a broker without new records holds a fetch. Requests on the same connection
 wait for it, such as the offset request of an acquisition. Faust's value of 1.5 seconds made a
 failover that much slower."""
-
-Hook = Callable[[], Awaitable[None]]
 
 
 class StreamRecord(NamedTuple):
@@ -185,33 +183,81 @@ class AcquiringTransport(driver.Transport):
     Consumer = AcquiringConsumer
 
 
+class Partitions(Protocol):
+    """The partitions of a process: their owner says where to read, and whether to."""
+
+    async def acquire(self, assigned: Collection[int]) -> Mapping[int, int]:
+        """Own exactly these partitions; return the offset to fetch next of those to be read."""
+
+    def decides(self, partition: int) -> bool:
+        """Return whether records of a partition are wanted."""
+
+    def has_room(self, partition: int) -> bool:
+        """Return whether a wanted partition can queue more records."""
+
+
 class TurnstileApp(faust.App):
     """A Faust app that acquires partitions and reads one topic.
 
-    Attributes:
-        take: receives each record of the topic, as aiokafka returns it; it may wait for room.
+    Args:
+        name: the consumer group.
+        topic: the topic to read.
+        partitions: of the topic, as this process owns them.
+        take: receives each record of the topic; it may wait for room.
+        connect: is called before anything is consumed.
+        disconnect: is called at the end.
+        end: ends the process; an exception in anything that the app calls leads to it.
+        settings: of Faust.
     """
 
-    norms_topic: str
-    owned: OwnedPartitions
-    end: End
-    connect: Hook
-    disconnect: Hook
-    take: Callable[[Any], Awaitable[None]]
+    def __init__(
+        self,
+        name: str,
+        *,
+        topic: str,
+        partitions: Partitions,
+        take: Callable[[StreamRecord], Awaitable[None]],
+        connect: Callable[[], Awaitable[None]],
+        disconnect: Callable[[], Awaitable[None]],
+        end: End,
+        **settings: Any,
+    ) -> None:
+        super().__init__(name, **settings)
+        self.norms_topic, self.owned, self.end = topic, partitions, end
+        self._take, self._connect, self._disconnect = take, connect, disconnect
+
+    def background(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run ``work`` as long as the app; ``what`` says in an error what failed."""
+
+        @self.task(on_leader=False)
+        async def keep() -> None:
+            with self.or_end(what):
+                await work()
+
+    @contextmanager
+    def or_end(self, what: str) -> Iterator[None]:
+        """End the process if an exception is raised."""
+        try:
+            yield
+        except Exception as error:
+            self.end(Ending.FAILED, f"{what} failed: {error}", error)
+
+    async def take(self, record: StreamRecord) -> None:
+        """Hand over a record of the topic."""
+        with self.or_end("taking records"):
+            await self._take(record)
 
     async def on_start(self) -> None:
         """Connect before anything is consumed, and subscribe to the topic."""
-        try:
-            await self.connect()
-        except Exception as error:
-            self.end(Ending.FAILED, f"cannot start: {error}", error)
+        with self.or_end("starting"):
+            await self._connect()
         self.topics.add(self.topic(self.norms_topic, acks=False))
         await super().on_start()
 
     async def on_stop(self) -> None:
         """Close the connections."""
         await super().on_stop()
-        await self.disconnect()
+        await self._disconnect()
 
     def end_of(self, partition: int) -> int | None:
         """Return the end of a partition's log, or None if it is not known."""

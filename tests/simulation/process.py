@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from streams.kafka.results import LogUnavailable, NotSent, Origin, TopicsUnavailable
 from streams.ledger.ledger import Channel, Output
@@ -240,18 +240,13 @@ class Process:
         return self.world.broker.norms(partition).end
 
 
-class Record:
+class Record(NamedTuple):
     """A fetched record of the log."""
 
-    __slots__ = ("leader_epoch", "offset", "value")
-
-    def __init__(self, offset: int, value: bytes | None, leader_epoch: int) -> None:
-        self.offset = offset
-        self.value = value
-        self.leader_epoch = leader_epoch
-
-    def done(self) -> None:
-        """Do nothing: the commits of the consumer group are ignored."""
+    offset: int
+    value: bytes | None
+    leader_epoch: int
+    timestamp: int = 0
 
 
 class ProcessStore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from streams.kafka.results import Missing
@@ -16,7 +16,7 @@ from streams.store.misfit import Suspensions
 from streams.store.store_port import Guard, Verdict
 from streams.store.stored_state import StoredState, verified
 from streams.store.writer import PartitionWriter
-from streams.worker.ports import Ending, World
+from streams.worker.ports import Ending, LogRecord, World
 from streams.worker.processor import Processor
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 from tests.doubles.memory_store import MemoryStore
@@ -30,10 +30,7 @@ class Record:
     offset: int
     value: bytes | None = b"nonsense"
     leader_epoch: int = 0
-    applied: bool = False
-
-    def done(self) -> None:
-        self.applied = True
+    timestamp: int = 0
 
 
 class Ended(BaseException):
@@ -151,6 +148,7 @@ class Bench:
     broker: MemoryBroker
     gate: Gate
     ends: Ends
+    committed: list[int]  # the offsets that were reported
 
     async def arrive(self, *records: Record) -> None:
         for record in records:
@@ -221,13 +219,18 @@ def bench(
     gate = Gate(ends)
     store = Store(gate)
     broker = log_with(missing, offsets)
-    world = world_of("me", store, MemoryClient(broker, gate), ends)
+    committed: list[int] = []
+
+    def tell(_: int, records: Sequence[LogRecord], *__: object) -> None:
+        committed.extend(record.offset for record in records)
+
+    world = replace(world_of("me", store, MemoryClient(broker, gate), ends), committed=tell)
     stored = owned(store, next_offset, outbox)
     writer = PartitionWriter(store, 0, world.owner, stored)
     processor = Processor(
         world, ledger or Ledger(0, 1), stored, writer, Suspensions("t.", 0, bytes(16), 1, 0, 0)
     )
-    return Bench(processor, store, broker, gate, ends)
+    return Bench(processor, store, broker, gate, ends, committed)
 
 
 def ledger_with(state: type[State]) -> Ledger:

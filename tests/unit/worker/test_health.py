@@ -11,10 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from streams.ledger.ledger import Channel, Output
 from streams.local.server_process import free_ports
 from streams.records import Reason, Rejected, encode
+from streams.store.misfit import Problem
 from streams.store.store_port import SuspensionReason
 from streams.worker.health import STALLED_AFTER, HealthServer, problem_of
-from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector
-from streams.worker.ownership import PartitionView, Problem
+from streams.worker.metrics import Metrics, PartitionsCollector
+from streams.worker.ownership import PartitionView
+from tests.unit.worker.processors import Record
 from tests.unit.worker.test_ownership import PARTITIONS, Cluster, Worker
 
 RUNNING = PartitionView(0, "running", next=7, end=9, waiting=0.0)
@@ -136,10 +138,6 @@ def test_lag_has_the_name_and_the_labels_that_dashboards_for_kafka_know():
 
 
 def test_rejected_records_are_counted_by_reason():
-    class Nowhere:
-        async def publish(self, partition, outputs):
-            return []
-
     rejected = Rejected(partition=3, offset=1, reason=Reason.MALFORMED, detail="no", record=b"")
     outputs = [
         Output(Channel.HALTS, None, b"a decision"),
@@ -147,19 +145,19 @@ def test_rejected_records_are_counted_by_reason():
         Output(Channel.REJECTS, None, b"not of this release"),
     ]
     metrics = Metrics(LOG)
-    asyncio.run(CountingPublisher(Nowhere(), metrics).publish(3, outputs))
+    metrics.committed(3, [], outputs, 0.0)
     samples = read(metrics.exposition())
     assert samples["turnstile_rejects_total", ("reason", Reason.MALFORMED.value)] == 1.0
     assert samples["turnstile_rejects_total", ("reason", "unknown")] == 1.0
 
 
-@pytest.mark.parametrize("written", [3600.0, None])
-def test_a_record_from_the_future_or_without_a_time_is_counted(written):
-    metrics = Metrics(LOG)
-    metrics.applied(0, written, now=0.0)
+@pytest.mark.parametrize("timestamp", [3600_000, -1])
+def test_a_record_from_the_future_or_without_a_time_is_counted(timestamp):
+    metrics = Metrics(LOG, lambda: 0.0)
+    metrics.committed(0, [Record(0, timestamp=timestamp)], [], 0.0)
     samples = read(metrics.exposition())
     assert samples["turnstile_records_total", ("partition", "0")] == 1.0
-    assert samples["turnstile_decision_seconds_count",] == (written is not None)
+    assert samples["turnstile_decision_seconds_count",] == 1.0
 
 
 def test_no_label_names_a_user_a_dataset_or_a_run():

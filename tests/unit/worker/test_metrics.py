@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 import pytest
@@ -15,9 +13,8 @@ from hypothesis import strategies as st
 from streams.ledger.ledger import Channel
 from streams.records import Answer, Decision, Halted, OdometerRecord, User, decode_answer
 from streams.records.users import UserIds
-from streams.store.store_port import Guard, Verdict
 from streams.worker.heartbeat import BEAT_EVERY
-from streams.worker.metrics import SECONDS, CountingPublisher, Metrics, PartitionsCollector
+from streams.worker.metrics import SECONDS, Metrics, PartitionsCollector
 from streams.worker.ownership import OwnedPartitions
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 from tests.examples import examples
@@ -31,27 +28,6 @@ LITTLE, MORE, TOO_MUCH = 0, 4, 10
 """Levels of a norm: it costs nothing, raises the bound of a user, or fits into no budget."""
 BUDGET = 0.02
 SOME = st.sets(st.sampled_from(USERS))
-
-
-@dataclass
-class Fetched(Record):
-    """A record whose end is counted, as that of a worker is."""
-
-    metrics: Metrics | None = None
-
-    def done(self) -> None:
-        assert self.metrics is not None
-        self.metrics.applied(0, 0.0, now=0.25)
-
-
-class Timed(Store):
-    """A store whose commits are timed."""
-
-    metrics: Metrics
-
-    async def write(self, guard: Guard, fields: Mapping[str, str], **entries: Any) -> Verdict:
-        with self.metrics.committing():
-            return await super().write(guard, fields, **entries)
 
 
 @dataclass
@@ -108,11 +84,9 @@ async def _exposition(log: list[bytes]) -> list[bytes]:
     """What the metrics are after each record, and after the beat of the heart that follows."""
     broker, ends = MemoryBroker(1), Ends()
     gate = Gate(ends)
-    store, client = Timed(gate), MemoryClient(broker, gate)
-    store.metrics = metrics = Metrics("t.norms@0123456789ab", asyncio.get_running_loop().time)
-    world = replace(
-        world_of("me", store, client, ends), publisher=CountingPublisher(client, metrics)
-    )
+    store, client = Store(gate), MemoryClient(broker, gate)
+    metrics = Metrics("t.norms@0123456789ab", asyncio.get_running_loop().time)
+    world = replace(world_of("me", store, client, ends), committed=metrics.committed)
     owned = OwnedPartitions(world)
     metrics.register(PartitionsCollector("t.norms", "t.worker", owned))
     await owned.acquire([0])
@@ -120,7 +94,7 @@ async def _exposition(log: list[bytes]) -> list[bytes]:
     seen = []
     for value in log:
         offset = broker.norms(0).append(value)
-        await owned.arrive(0, Fetched(offset, value, metrics=metrics))
+        await owned.arrive(0, Record(offset, value))
         await asyncio.sleep(2 * BEAT_EVERY)
         ends.refuse()
         seen.append(metrics.exposition())
@@ -159,11 +133,8 @@ def test_metrics_do_not_tell_times_apart_that_lie_between_the_same_bounds(
 
 def _timed(seconds: float) -> bytes:
     """The metrics after one record whose write and whose decision took so long."""
-    clock = iter((0.0, seconds))
-    metrics = Metrics("log", lambda: next(clock))
-    with metrics.committing():
-        pass
-    metrics.applied(0, 0.0, now=seconds)
+    metrics = Metrics("log", lambda: seconds)
+    metrics.committed(0, [Record(0)], [], seconds)
     return b"".join(_own(metrics.exposition()))
 
 
