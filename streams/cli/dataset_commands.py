@@ -14,7 +14,7 @@ import msgspec
 
 from accounting.exact.units import from_units_down
 from streams.cli.printing import Exit, UnusableInput, note, say, show, show_all
-from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
+from streams.cli.subjects import client_of, ids, is_known_absent, kind_of, no_dataset, user_of
 from streams.config import Config
 from streams.operations.balance import read_balances
 from streams.operations.guarantees import budget_of
@@ -43,7 +43,7 @@ def create(options: argparse.Namespace, config: Config) -> int:
         if options.delta is not None:
             with invalid_requests():
                 whole.epsilon(options.delta)  # reject an invalid delta before anything is created
-    with Turnstile(config=config) as turnstile:
+    with client_of(config) as turnstile:
         terms = {term: getattr(options, term) for term in TERMS}
         terms["share_of"] = whole
         if whole is not None:
@@ -76,7 +76,7 @@ _LARGE_DELTA = 1e-3
 def set_access(options: argparse.Namespace, config: Config) -> int:
     """Replace the access list of a dataset."""
     allow = dict(options.allow)
-    with Turnstile(config=config) as turnstile:
+    with client_of(config) as turnstile:
         turnstile.set_access(options.name, allow, copied_from=options.copied_from)
     show("access_list", {"dataset": options.name, "allow": allow}, options.json)
     return Exit.OK
@@ -84,7 +84,7 @@ def set_access(options: argparse.Namespace, config: Config) -> int:
 
 def withdraw(options: argparse.Namespace, config: Config) -> int:
     """Delete a dataset of which no run was opened."""
-    with Turnstile(config=config) as turnstile:
+    with client_of(config) as turnstile:
         turnstile.withdraw_dataset(options.name)
     show("withdrawn_dataset", {"dataset": options.name, "withdrawn": True}, options.json)
     return Exit.OK
@@ -92,7 +92,7 @@ def withdraw(options: argparse.Namespace, config: Config) -> int:
 
 def close(options: argparse.Namespace, config: Config) -> int:
     """Close a dataset permanently, with the datasets inside it."""
-    with Turnstile(config=config) as turnstile:
+    with client_of(config) as turnstile:
         closed = turnstile.close_dataset(options.name)
     for name in closed:
         show("closed_dataset", {"dataset": name, "closed": True}, options.json)
@@ -101,7 +101,7 @@ def close(options: argparse.Namespace, config: Config) -> int:
 
 def close_run(options: argparse.Namespace, config: Config) -> int:
     """Close a run permanently."""
-    with Turnstile(config=config) as turnstile:
+    with client_of(config) as turnstile:
         found = turnstile.close_run(options.dataset, options.name)
     if not found:
         note(
@@ -137,7 +137,7 @@ def erase(options: argparse.Namespace, config: Config) -> int:
     meant = {given: given} if config.pseudonym_key else ids(given, config)
     dataset = None if options.dataset == _EVERYWHERE else options.dataset
     found, not_allowed = False, set[str]()
-    with Turnstile(config=config) as turnstile:
+    with client_of(config) as turnstile:
         for user in dict.fromkeys(meant.values()):
             try:
                 datasets = turnstile.erase(user, dataset)
@@ -312,7 +312,7 @@ def publish(options: argparse.Namespace, config: Config) -> int:
         the next step                   charged
         a later step                    an error, because a step in between is missing
     """
-    with Turnstile(config=config) as turnstile:
+    with client_of(config) as turnstile:
         steps = StepsOfFile(turnstile, take_over=options.take_over)
         for number, line in _lines(options.file):
             if not line.strip():

@@ -8,10 +8,26 @@ import sys
 
 from streams.cli.printing import Exit, UnusableInput, note
 from streams.config import Config
+from streams.kafka.kafka_clients import new_admin
 from streams.operations.status import Unavailable, read_datasets
 from streams.records import User
 from streams.records.users import normal_form
+from streams.sdk.client import Turnstile
 from streams.sdk.step_layout import Pseudonyms
+
+
+def client_of(config: Config) -> Turnstile:
+    """Open a client of the service, or of a budget file.
+
+    A client waits for a broker that is starting for as long as for decisions. A person should not,
+    so look for the broker first.
+
+    Raises:
+        TopicsUnavailable: no broker answers, or it rejects this user.
+    """
+    if not config.budgets:
+        new_admin(config).close()
+    return Turnstile(config=config)
 
 
 def user_of(options: argparse.Namespace) -> str:

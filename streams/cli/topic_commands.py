@@ -17,12 +17,7 @@ from msgspec import UnsetType
 from streams.answerer.query_file import Label, QueryFile, read_query_file
 from streams.cli.plan_commands import check, events_of, plan
 from streams.cli.printing import Exit, log_as_json, note, plain, say, show
-from streams.cli.subjects import (
-    ids,
-    nothing_of,
-    user_of,
-    warn_of_absent,
-)
+from streams.cli.subjects import client_of, ids, nothing_of, user_of, warn_of_absent
 from streams.config import Config
 from streams.ledger.outputs import Channel
 from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
@@ -35,7 +30,6 @@ from streams.operations.status import (
     read_glances,
 )
 from streams.records import OdometerRecord
-from streams.sdk.client import Turnstile
 from streams.sdk.file_connection import FileConnection
 from streams.sdk.followers import Followed, Reading, distinct_rejects
 from streams.sdk.kafka_connection import read_topic
@@ -55,7 +49,7 @@ def halts(options: argparse.Namespace, config: Config) -> int:
     found = False
     if options.follow:
         warn_of_absent(options.dataset, config)
-    with Turnstile(config=config) as turnstile:
+    with client_of(config) as turnstile:
         for halt in turnstile.halts(
             options.dataset, run=options.run, since="earliest", follow=options.follow
         ):
@@ -71,7 +65,7 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
     found = False
     if options.follow:
         warn_of_absent(options.dataset, config)
-    with Turnstile(config=config) as turnstile:
+    with client_of(config) as turnstile:
         meanings = OdometerMeanings(config, turnstile.partitions)
         for odometer in turnstile.odometer(options.dataset, follow=options.follow):
             if wanted is not None and odometer.user not in wanted:
@@ -298,14 +292,13 @@ def _answer_file(
     from streams.answerer.kafka_journal import KafkaJournal
     from streams.answerer.window_answering import Answering, answer_file
     from streams.kafka.answer_topics import ensure_answer_topics
-    from streams.sdk.client import Turnstile
 
     logging.basicConfig(level=options.log_level, stream=sys.stderr)
     for other in ("kafka", "streams"):
         logging.getLogger(other).setLevel(logging.CRITICAL)  # this command reports their errors
     file = events_of(path, query_file.for_a_file(), options)
     ensure_answer_topics(config)
-    with Turnstile(config=config) as turnstile:
+    with client_of(config) as turnstile:
         journal = KafkaJournal(config, query_file.dataset)
         try:
             answering = Answering(

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
 from kafka.consumer.fetcher import Fetcher
-from kafka.errors import CorruptRecordError, KafkaError
+from kafka.errors import CorruptRecordError, KafkaError, KafkaTimeoutError
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
 from streams.config import Config
 from streams.kafka.admittance import check_admittance
 from streams.kafka.batches import CorruptBatch, EventBatch, FetchedBatches, RecordBatch
-from streams.kafka.results import TopicsUnavailable
+from streams.kafka.results import NoBroker, TopicsUnavailable
 from streams.kafka.security import explained, security
 from streams.records import MAX_ANSWER_BYTES
 
 _MAX_RECORD = MAX_ANSWER_BYTES + 1024 * 1024
+_BROKER_WITHIN = 7.0
+"""Seconds for which ``new_admin`` looks for a broker, to which the client adds up to three. It asks
+the first question of most commands. The setting ``timeout`` is for decisions, and much longer."""
 _UNMEASURED: Mapping[str, Any] = {"metrics_enabled": False}
 """The metrics of the clients are not used, and take a tenth of the time of a charge."""
 
@@ -38,9 +42,17 @@ def new_admin(config: Config) -> KafkaAdminClient:
 
     Raises:
         NotAdmitted: the broker does not accept the login or the encryption.
+        NoBroker: no broker answers.
     """
     check_admittance(config)
-    return KafkaAdminClient(**_connection(config))
+    within = replace(config, timeout=min(config.timeout, _BROKER_WITHIN))
+    try:
+        return KafkaAdminClient(**_connection(within))
+    except KafkaTimeoutError as error:
+        raise NoBroker(
+            f"no Kafka broker answers at {config.kafka}. Start it (`turnstile up` starts one on "
+            "this machine), or set TURNSTILE_KAFKA to its address"
+        ) from error
 
 
 @contextmanager

@@ -66,6 +66,10 @@ class TopicsUnavailable(Exception):
     """Kafka did not answer, or its topics cannot be used."""
 
 
+class NoBroker(TopicsUnavailable):
+    """No broker answers."""
+
+
 class UnusableTopics(TopicsUnavailable):
     """The topics cannot be used as they are: an operator has to change them."""
 

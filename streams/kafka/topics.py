@@ -186,20 +186,14 @@ class Topics:
             return self._ask(ask)
 
     def _ask(self, question: Callable[[KafkaAdminClient], T]) -> T:
-        config = self._config
         try:
             if self._admin is None:
-                self._admin = new_admin(config)
-        except KafkaError as error:
-            raise TopicsUnavailable(
-                f"no Kafka broker at {config.kafka}: {explained(error)}"
-            ) from error
-        try:
+                self._admin = new_admin(self._config)
             return question(self._admin)
         except KafkaError as error:
             self._disconnect()
             raise TopicsUnavailable(
-                f"cannot use the topics at {config.kafka}: {explained(error)}"
+                f"cannot use the topics at {self._config.kafka}: {explained(error)}"
             ) from error
 
     def _disconnect(self) -> None:

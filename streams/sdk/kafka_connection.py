@@ -20,7 +20,7 @@ from streams.config import Config, redact
 from streams.kafka.admittance import check_admittance
 from streams.kafka.authentic import WORKERS, RecordVerifier, Signers, verifier_of
 from streams.kafka.kafka_clients import new_admin, new_producer, new_reader
-from streams.kafka.results import TopicsSeen, TopicsUnavailable, UnusableTopics, log_name
+from streams.kafka.results import NoBroker, TopicsSeen, TopicsUnavailable, UnusableTopics, log_name
 from streams.kafka.security import NotAdmitted, explained, is_refusal
 from streams.kafka.topics import NORMS, find_topics
 from streams.ledger.outputs import Channel
@@ -318,12 +318,12 @@ def _wait_for_topics(config: Config) -> TopicsSeen:
 
 def _why_no_topics(config: Config, error: Exception) -> str:
     """Say whether no broker answers, or which topics the broker lacks."""
-    if isinstance(error, UnusableTopics):
+    if isinstance(error, UnusableTopics | NoBroker):
         return str(error)
     if isinstance(error, TopicsUnavailable) or is_refusal(error):
         what = explained(error, "Is a worker running, and is the prefix the same?")
         return f"Kafka at {config.kafka} does not offer the topics {config.prefix}*: {what}"
-    what = explained(error, "Is it up, and is this its address?")
+    what = explained(error, "Is the broker up?")
     return f"no Kafka broker at {config.kafka}: {what}"
 
 

@@ -17,6 +17,7 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from streams.kafka.kafka_clients import new_admin, new_reader
+from streams.kafka.results import TopicsUnavailable
 from streams.kafka.security import security
 from streams.kafka.topics import NORMS
 from streams.local import RedisServer
@@ -323,7 +324,7 @@ def _fail_over(service: ServiceUnderTest, master: RedisServer, replica: RedisSer
 
 def _leader(service: ServiceUnderTest, partition: int) -> int | None:
     """Return the index of the broker that leads a partition of the log; None if unknown."""
-    with suppress(KafkaError), closing(new_admin(service.looks)) as admin:
+    with suppress(KafkaError, TopicsUnavailable), closing(new_admin(service.looks)) as admin:
         (norms,) = admin.describe_topics([f"{PREFIX}{NORMS}"])
         found = next(p for p in norms["partitions"] if p["partition_index"] == partition)
         leader = int(found["leader_id"])

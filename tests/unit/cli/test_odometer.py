@@ -26,7 +26,7 @@ def turnstile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turnstile]:
                 {"name": "stated", "budget": 1.0, "sampled_levels": True},
             )
         }
-        monkeypatch.setattr("streams.cli.topic_commands.Turnstile", lambda **_: service)
+        monkeypatch.setattr("streams.cli.topic_commands.client_of", lambda _: service)
         monkeypatch.setattr("streams.cli.topic_commands.read_glances", lambda *_: ())
         monkeypatch.setattr("streams.cli.topic_commands.datasets_of", lambda _: known)
         for name in known:

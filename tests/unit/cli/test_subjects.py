@@ -13,6 +13,8 @@ from streams.cli.main import main
 from streams.cli.printing import Exit, UnusableInput
 from streams.cli.subjects import user_of
 from streams.config import Config
+from streams.kafka import kafka_clients
+from streams.local.server_process import free_ports
 from streams.operations.status import Unavailable
 
 
@@ -65,3 +67,13 @@ def test_unknown_dataset_is_reported(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert bool(captured.err) == (dataset is not None)
+
+
+@pytest.mark.parametrize("command", ["dataset create mine --epsilon 1", "halts", "status"])
+def test_command_says_how_to_start_a_missing_broker(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kafka_clients, "_BROKER_WITHIN", 0.01)
+    (port,) = free_ports(1)
+    assert main([*command.split(), "--kafka", f"127.0.0.1:{port}"]) == Exit.UNAVAILABLE
+    assert "`turnstile up`" in capsys.readouterr().err
