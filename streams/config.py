@@ -154,7 +154,9 @@ class Config:
         metavar="HOST:PORT",
     )
     log_format: str = _setting(
-        LOG_FORMATS[0], "the format of a worker's or an answerer's log", choices=LOG_FORMATS
+        LOG_FORMATS[0],
+        "the format of the log of a worker, an answerer, a gateway or a page",
+        choices=LOG_FORMATS,
     )
     traces: str = _setting(
         "", "otel sends spans with the OpenTelemetry API, if it is installed", choices=TRACES

@@ -271,9 +271,6 @@ def run_answerer(
     take_over: bool = False,
 ) -> NoReturn:
     """Answer until this process is stopped or superseded, or an unexpected error occurs."""
-    logging.basicConfig(
-        level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
     for chatty in ("kafka", "aiokafka", "faust", "mode", "streams.worker"):
         logging.getLogger(chatty).setLevel(logging.CRITICAL)  # this module logs what matters
     with _or_end():

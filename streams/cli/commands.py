@@ -19,6 +19,7 @@ from streams.cli.options import (
     BROKER,
     CLIENT,
     DATASET_NAME,
+    EPSILONS_AT_DELTA,
     FILE_CLIENT,
     FILE_OBSERVER,
     FOLLOW,
@@ -447,7 +448,7 @@ _OPERATIONS: Final = (
         "operator_commands:status",
         "show each partition's state, owner, lag and users, and the datasets",
         FILE_OBSERVER,
-        (AT_DELTA, flag("--watch", "show it again every two seconds, until Ctrl-C")),
+        (EPSILONS_AT_DELTA, flag("--watch", "show it again every two seconds, until Ctrl-C")),
         ("partition",),
         "Exit code 69 if a partition is not decided. `turnstile dataset list --json` has the "
         "datasets.",
@@ -670,12 +671,7 @@ _REPLAY: Final = (
         (
             user_option("digits find the integer and the string"),
             arg("--dataset", "only charges to the budget of this one", name_of),
-            arg(
-                "--delta D",
-                "the delta of the epsilons that are shown; without it only amounts are shown, "
-                "because a dataset has no delta of its own",
-                delta_of,
-            ),
+            EPSILONS_AT_DELTA,
         ),
         ("event",),
         f"{_PROVEN} The output is about this user alone. A user who was never charged and one who "

@@ -64,7 +64,7 @@ def create(options: argparse.Namespace, config: Config) -> int:
     )
     if delta != DELTA and not options.json:
         note(
-            f"turnstile: other commands and the pages show the epsilon at delta {DELTA:g}, which "
+            f"turnstile: `dataset show` and the pages show the epsilon at delta {DELTA:g}, which "
             f"is another number; give them --delta {delta:g} for this one"
         )
     return Exit.OK
@@ -128,6 +128,8 @@ def balance(options: argparse.Namespace, config: Config) -> int:
         show("balance", {**one, "user": wanted[one["user"]]}, options.json)
     if not found:
         note(f"turnstile: this user was never charged in dataset {options.name!r}")
+    if any(one["unit"] == "mu" for one in found):
+        note("mu adds in squares: the squares of spent and left add up to that of the budget")
     return Exit.OK
 
 
@@ -193,8 +195,10 @@ def listed(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def show_datasets(datasets: Mapping[str, DatasetStatus], delta: float, as_json: bool) -> None:
-    """Print datasets, sorted by name; nothing if there are none."""
+def show_datasets(
+    datasets: Mapping[str, DatasetStatus], delta: float | None, as_json: bool
+) -> None:
+    """Print datasets, sorted by name; nothing if there are none, and no epsilon without a delta."""
     if as_json:
         for _, found in sorted(datasets.items()):
             show("dataset", _dataset(found, delta), True)
@@ -207,19 +211,17 @@ def show_datasets(datasets: Mapping[str, DatasetStatus], delta: float, as_json: 
             }
             for _, found in sorted(datasets.items())
         ]
-        show_all("dataset", rows, _DATASET_COLUMNS, False)
+        epsilons = () if delta is None else ("epsilon", "delta")
+        columns = ("dataset", "measure", "budget", *epsilons, "users", "exhausted", "state")
+        show_all("dataset", rows, (*columns, "parents"), False)
+        if any(found.exhausted for found in datasets.values()):
+            note("exhausted users have nothing left: no further step that costs them admits them")
 
 
-_DATASET_COLUMNS = (
-    *("dataset", "measure", "budget", "epsilon", "delta", "users", "exhausted"),
-    *("state", "parents"),
-)
-
-
-def _dataset(dataset: DatasetStatus, delta: float) -> dict[str, Any]:
+def _dataset(dataset: DatasetStatus, delta: float | None) -> dict[str, Any]:
     return {
         **_policy(dataset.policy),
-        "epsilon": dataset.policy.epsilon(delta),
+        "epsilon": None if delta is None else dataset.policy.epsilon(delta),
         "delta": delta,
         "users": dataset.users,
         "exhausted": dataset.exhausted,

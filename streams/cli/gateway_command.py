@@ -9,7 +9,7 @@ import ssl
 from functools import partial
 
 from streams.cli.page_commands import certificate_of, is_reached_from_elsewhere, serve_until_stopped
-from streams.cli.printing import Exit, note, show
+from streams.cli.printing import Exit, note, show, start_log
 from streams.config import Config, ConfigurationError
 from streams.gateway.callers import Callers, CallerSigner
 from streams.gateway.http_gateway import Gateway
@@ -21,6 +21,7 @@ from streams.sdk.client import Turnstile
 
 def gateway(options: argparse.Namespace, config: Config) -> int:
     """Serve the HTTP API; print its address."""
+    start_log("WARNING", config.log_format)
     certificate = certificate_of(options)
     if is_reached_from_elsewhere(options) and not config.gateway_keys:
         raise ConfigurationError(

@@ -6,7 +6,6 @@ import argparse
 import os
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from streams.cli.printing import Exit, log_as_json, note, say, show
+from streams.cli.printing import Exit, note, say, show, start_log
 from streams.config import Config
 from streams.kafka.topics import ensure_topics
 from streams.local import LocalFailure, LocalStack, LocalStackError
@@ -105,8 +104,7 @@ def worker(options: argparse.Namespace, config: Config) -> int:
     """Run a worker in the foreground."""
     from streams.worker.app import run_worker
 
-    if config.log_format == "json":
-        log_as_json(options.log_level, sys.stderr)
+    start_log(options.log_level, config.log_format)
     run_worker(config, options.log_level)
     return Exit.OK
 

@@ -230,6 +230,12 @@ TAKE_OVER: Final = flag(
 AT_DELTA: Final = arg(
     "--delta D", "the delta of the epsilons that are shown", delta_of, default=DELTA
 )
+EPSILONS_AT_DELTA: Final = arg(
+    "--delta D",
+    "the delta of the epsilons that are shown; without it only amounts are shown, because a "
+    "dataset has no delta of its own",
+    delta_of,
+)
 PAGE_URL: Final = arg("--url URL", "the page's URL for browsers, behind a proxy", url_of)
 WORKERS: Final = arg(
     "--worker HOST:PORT",

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from accounting.exact.invalid_input import quoted
 from streams.cli.commands import MOST_DAYS
-from streams.cli.printing import Exit, UnusableInput, note, show
+from streams.cli.printing import Exit, UnusableInput, note, show, start_log
 from streams.cli.subjects import user_of
 from streams.config import Config, ConfigurationError
 from streams.http_server import HttpServer, is_https, is_loopback
@@ -35,6 +35,7 @@ from streams.web.watching import Watch
 
 def dashboard(options: argparse.Namespace, config: Config) -> int:
     """Serve the dashboard; print its address and, if none is set, a new password."""
+    start_log("WARNING", config.log_format)
     certificate = certificate_of(options)
     if is_reached_from_elsewhere(options) and not config.dashboard_password:
         raise ConfigurationError(
@@ -79,6 +80,7 @@ _DAY = 24 * 60 * 60
 
 def portal(options: argparse.Namespace, config: Config) -> int:
     """Serve the portal."""
+    start_log("WARNING", config.log_format)
     keys = LinkKeys(config.portal_key, config.prefix)
     certificate = certificate_of(options)
     reader = RecordReader(config, options.most)

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from streams.answerer.file_tables import UNIT_MS
 from streams.answerer.query_file import QueryFile, read_query_file
 from streams.cli.printing import Exit, UnusableInput, note, plain, say, show, show_table
 from streams.cli.subjects import no_dataset
@@ -50,8 +51,8 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
         shown = {
             "query": query.name,
             "kind": query.kind,
-            "window": None if is_fixed else f"{query.window}{query.unit}",
-            "every": None if is_fixed else f"{query.every}{query.unit}",
+            "window": _length(query.window, query.unit),
+            "every": _length(query.every, query.unit),
             "window_seconds": query.window / 1000 if is_fixed else None,
             "every_seconds": query.every / 1000 if is_fixed else None,
             "numbers": numbers,
@@ -73,6 +74,14 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
     if not options.json:
         note("the file is usable; nothing was charged")
     return Exit.OK
+
+
+def _length(length: int, unit: str) -> str:
+    """Return a length of time as a file of queries has it, in the largest unit that divides it."""
+    if unit == "ms":
+        unit = next(name for name in reversed(UNIT_MS) if length % UNIT_MS[name] == 0)
+        length //= UNIT_MS[unit]
+    return f"{length}{unit}"
 
 
 def plan(options: argparse.Namespace, config: Config) -> int:

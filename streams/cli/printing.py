@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -143,12 +143,15 @@ def _quoted(value: Any) -> str:
     return f"[{plain(value)}]" if isinstance(value, list) else plain(value)
 
 
-def log_as_json(level: str, stream: TextIO) -> None:
-    """Write the log and Python's warnings to a stream as JSON Lines."""
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines())
+def start_log(level: str, format_: str) -> None:
+    """Write the log and Python's warnings to standard error, as ``text`` or as JSON Lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if format_ == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(level=level, handlers=[handler])
     logging.captureWarnings(True)
+
+
+_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class JsonLines(logging.Formatter):

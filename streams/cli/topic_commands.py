@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from msgspec import UnsetType
 
 from streams.answerer.query_file import Label, QueryFile, read_query_file
 from streams.cli.plan_commands import check, events_of, plan
-from streams.cli.printing import Exit, log_as_json, note, plain, say, show
+from streams.cli.printing import Exit, note, plain, say, show, start_log
 from streams.cli.subjects import client_of, ids, nothing_of, user_of, warn_of_absent
 from streams.config import Config
 from streams.ledger.outputs import Channel
@@ -184,13 +183,12 @@ def answer(options: argparse.Namespace, config: Config) -> int:
     query_file = read_query_file(options.file)
     if options.check:
         return check(query_file, options, config)
+    start_log(options.log_level, config.log_format)
     announce = Printer(options.json)
     if options.input is not None:
         return _answer_file(options.input, query_file, config, options, announce)
     from streams.answerer.answerer_app import run_answerer
 
-    if config.log_format == "json":
-        log_as_json(options.log_level, sys.stderr)  # before anything else sets up the log
     return run_answerer(
         config,
         query_file,
@@ -293,7 +291,6 @@ def _answer_file(
     from streams.answerer.window_answering import Answering, answer_file
     from streams.kafka.answer_topics import ensure_answer_topics
 
-    logging.basicConfig(level=options.log_level, stream=sys.stderr)
     for other in ("kafka", "streams"):
         logging.getLogger(other).setLevel(logging.CRITICAL)  # this command reports their errors
     file = events_of(path, query_file.for_a_file(), options)

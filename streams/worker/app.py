@@ -180,9 +180,6 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     Raises:
         ConfigurationError: a package has another release than this one requires.
     """
-    logging.basicConfig(
-        level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
     for chatty in ("kafka", "aiokafka"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     check_private_names()

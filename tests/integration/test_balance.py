@@ -89,6 +89,7 @@ def test_balance_shows_every_budget_of_a_charge_as_of_an_offset(
     for user, spent in ((5, 0.75), (6, 0.25)):
         done = balance(inner, str(user))
         assert done.code == Exit.OK, done.said
+        assert "mu adds in squares" in done.said
         assert [one["dataset"] for one in done.lines] == [inner, name]
         for one, budget in zip(done.lines, (1.0, 2.0), strict=True):
             assert one["user"] == user

@@ -132,6 +132,7 @@ def test_check_shows_noise_and_interval(capsys: pytest.CaptureFixture[str]) -> N
     assert shown["interval_half_width"] == pytest.approx(1.959964 * shown["noise_stddev"])
     assert shown["noise_stddev"] == pytest.approx(40.6, rel=0.01)
     assert shown["block_windows"] == 73
+    assert (shown["window"], shown["window_seconds"]) == ("1d", 86_400)
     assert 0.0 < shown["left_out"] < 0.5
     assert shown["correction_stddev"] > shown["noise_stddev"]
 

@@ -11,6 +11,7 @@ import pytest
 
 from streams import InvalidRequest, Turnstile
 from streams.cli.commands import COMMANDS
+from streams.cli.main import main
 from streams.cli.printing import Exit
 from streams.config import Config, ConfigurationError
 from tests.integration.command import Done, turnstile
@@ -154,6 +155,14 @@ def test_status_shows_every_partition(path: Path) -> None:
     assert done.code == Exit.OK
     assert [line["state"] for line in done.lines] == ["deciding"] * 2
     assert sum(line["users"] for line in done.lines) == USERS
+
+
+def test_status_shows_epsilons_only_at_a_given_delta(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given in ([], ["--delta", "1e-6"]):
+        assert main(["status", "--budgets", str(path), *given]) == Exit.OK
+        assert ("epsilon" in capsys.readouterr().out) is bool(given)
 
 
 def test_commands_charge_and_change_a_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from threading import Event
 
 import pytest
 
+from streams.config import LOG_FORMATS
 from streams.local.worker_process import Worker
 from tests.waiting import HANGS_AFTER
 
@@ -18,11 +19,8 @@ pytestmark = pytest.mark.process
 
 _LOGS = """
 import logging, sys
-logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="INFO")
-if {json}:
-    from streams.cli.printing import log_as_json
-    logging.root.handlers.clear()
-    log_as_json("INFO", sys.stderr)
+from streams.cli.printing import start_log
+start_log("INFO", "{format}")
 log = logging.getLogger("turnstile.worker")
 log.critical("partition 1 is suspended")
 try:
@@ -34,9 +32,9 @@ sys.exit(75)
 """
 
 
-@pytest.mark.parametrize("json", [False, True])
-def test_exit_is_reported_with_the_last_critical_line(json: bool, tmp_path: Path) -> None:
-    with exited(_LOGS.format(json=json), tmp_path) as said:
+@pytest.mark.parametrize("format_", LOG_FORMATS)
+def test_exit_is_reported_with_the_last_critical_line(format_: str, tmp_path: Path) -> None:
+    with exited(_LOGS.format(format=format_), tmp_path) as said:
         assert "code 75" in said
         assert "the worker exits (failed): MISCONF Redis cannot save" in said
         assert not any(word in said for word in ("suspended", "closing"))
