@@ -12,6 +12,7 @@ import csv
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -33,7 +34,8 @@ _REMEDIES: Final = {
     "text needs 1 to 256 characters, and does not begin with erased:",
     SkipReason.NO_TIME: "times must be as `time_unit` under [input] says: ISO 8601 is "
     "2026-01-31T09:30:00",
-    SkipReason.INCOMPLETE: "numbers must be written like 1234.5, not 1.234,5, and not be empty",
+    SkipReason.INCOMPLETE: "numbers must be written like 1234.5, or in CSV with `decimal` = ',' "
+    "under [input] like 1234,5, and not be empty",
 }
 """The reasons that a person has to accept."""
 
@@ -50,7 +52,6 @@ class EventFile:
 
     Attributes:
         source: identifies the content of the file.
-        text: whether all columns are text, as in CSV.
         events: those that can count.
         skipped: the number of rows that do not count, or not for all queries, by reason.
         incomplete: the number of rows without a number, by query and column.
@@ -60,7 +61,7 @@ class EventFile:
     """
 
     def __init__(self, path: Path, query_file: QueryFile) -> None:
-        self._path, self.text = path, path.suffix == ".csv"
+        self._path, self._decimal = path, query_file.source.decimal
         self._roles = _roles_of(query_file)
         self._wanted = list(dict.fromkeys(column for column, _ in self._roles))
         if path.suffix not in FILE_SUFFIXES:
@@ -81,8 +82,8 @@ class EventFile:
 
     def _take(self, rows: Iterable[tuple[int, Row]], query_file: QueryFile) -> None:
         source = query_file.source
-        reader = EventReader(source, self.text)
-        asked = [AskedQuery(query, self.text) for query in query_file.queries]
+        reader = EventReader(source)
+        asked = list(map(AskedQuery, query_file.queries))
         limits = zip(query_file.spacings, query_file.queries, query_file.limits, strict=True)
         end = max(spacing.begin(limit + one.panes - 1) for spacing, one, limit in limits)
         for number, columns in rows:
@@ -155,7 +156,7 @@ class EventFile:
         )
         names = headers[delimiter]
         self._check_names(names)
-        places = {name: names.index(name) for name in self._wanted}
+        columns = {name: (names.index(name), self._of_text(name)) for name in self._wanted}
         csv.field_size_limit(max(csv.field_size_limit(), len(data)))
         records = _records(lines, delimiter)
         next(records)
@@ -164,9 +165,34 @@ class EventFile:
                 if cells is None or len(cells) != len(names):
                     yield number, None
                 else:
-                    yield number, {name: cells[place] for name, place in places.items()}
+                    yield number, {name: of(cells[at]) for name, (at, of) in columns.items()}
         except csv.Error as error:
             raise self._fault(f"{error}: write each quote in a cell twice") from error
+
+    def _of_text(self, name: str) -> Callable[[str], Any]:
+        """Return a function that reads the cells of a CSV column in the type of its roles.
+
+        What is not of that type stays text, and then counts as any value of another type.
+        """
+        roles = {role for column, role in self._roles if column == name}
+        if roles <= {"text", "iso"}:
+            return str
+        if roles & {"text", "iso"}:
+            raise self._fault(
+                f"the queries need text and numbers in column {quoted(name)}: change the queries"
+            )
+        kinds: list[Callable[[str], Any]] = [int] if roles & {"integers", "labels"} else []
+        if roles & {"numbers", "s", "ms"}:
+            swapped = str.maketrans(".,", ",.") if self._decimal == "," else {}
+            kinds.append(lambda cell: float(cell.translate(swapped)))
+
+        def read(cell: str) -> Any:
+            for kind in kinds if "_" not in cell else ():  # Python alone reads 1_0 as 10
+                with suppress(ValueError):
+                    return kind(cell)
+            return cell
+
+        return read
 
     def _json_lines(self, data: bytes) -> Iterator[tuple[int, Row]]:
         for number, line in enumerate(data.removeprefix(_MARK).split(b"\n"), start=1):

@@ -64,12 +64,10 @@ class EventReader:
 
     Args:
         source: names the columns with user and time.
-        text: whether all columns are text, as in CSV.
     """
 
-    def __init__(self, source: Source, text: bool = False) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self.text = text
 
     def decode(self, value: bytes | None) -> UserEvent | SkipReason:
         """Return an event from a Kafka record; unreadable ones have a placeholder value."""
@@ -100,11 +98,6 @@ class EventReader:
 
     def _user(self, value: Any) -> User | None:
         if self._source.integers:
-            if self.text and isinstance(value, str):
-                try:
-                    value = None if "_" in value else int(value)
-                except ValueError:
-                    return None
             return value if type(value) is int and -(2**63) <= value < 2**63 else None
         if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST_ID:
             return None
@@ -125,23 +118,18 @@ class EventReader:
                 return _ms(datetime.fromisoformat(value))
             except (TypeError, ValueError, OverflowError):
                 return None
-        number = number_of(value, self.text)
+        number = number_of(value)
         if number is None:
             return None
         time = number * (1000.0 if self._source.time_unit == "s" else 1.0)
         return math.floor(time) if abs(time) < _LARGEST_MS else None
 
 
-def number_of(value: Any, text: bool) -> float | None:
-    """Return a finite number, from text if all columns are text; None if the value is not one.
+def number_of(value: Any) -> float | None:
+    """Return a finite number; None if the value is not one.
 
     A decimal number becomes the nearest float, as the same digits in text do.
     """
-    if text and isinstance(value, str):
-        try:
-            value = None if "_" in value else float(value)  # Python alone reads 1_0 as 10
-        except ValueError:
-            return None
     if not isinstance(value, int | float | Decimal) or isinstance(value, bool):
         return None
     try:

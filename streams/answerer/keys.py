@@ -17,22 +17,19 @@ class KeyUniverse:
 
     Args:
         query: has ``key_bytes`` or ``keys_below``.
-        text: whether columns are text, as in CSV.
 
     Attributes:
         size: the number of possible keys.
     """
 
-    def __init__(self, query: Query, text: bool) -> None:
-        self._bytes, self._text = query.key_bytes, text
+    def __init__(self, query: Query) -> None:
+        self._bytes = query.key_bytes
         self.size = _before(query.key_bytes + 1) if query.key_bytes else query.keys_below
 
     def number(self, value: Any) -> int | None:
         """Return the number of a key; None if the value of a column is no key."""
         if self._bytes:
             return self._number_of_text(value)
-        if self._text and isinstance(value, str) and value.isascii() and value.isdigit():
-            value = int(value) if len(value) <= len(str(self.size)) else None
         return value if type(value) is int and 0 <= value < self.size else None
 
     def label(self, number: int) -> Label | None:

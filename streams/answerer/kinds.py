@@ -86,7 +86,6 @@ class AskedQuery:
 
     Args:
         query: the query.
-        text: whether columns are text.
 
     Attributes:
         query: the query.
@@ -96,11 +95,10 @@ class AskedQuery:
         keys: the possible keys, if they are private; else None.
     """
 
-    def __init__(self, query: Query, text: bool = False) -> None:
+    def __init__(self, query: Query) -> None:
         self.query = query
-        self._text = text
-        self._places = {_key(label, text): n for n, label in enumerate(query.labels)}
-        self.keys = KeyUniverse(query, text) if query.has_private_keys else None
+        self._places = {_key(label): n for n, label in enumerate(query.labels)}
+        self.keys = KeyUniverse(query) if query.has_private_keys else None
         groups = max(len(query.labels), 1)
         match query.kind:
             case _ if self.keys is not None:
@@ -157,16 +155,12 @@ class AskedQuery:
         """
         query, columns = self.query, event.columns
         for condition in query.where:
-            if not _holds(condition, columns.get(condition.column), self._text):
+            if not _holds(condition, columns.get(condition.column)):
                 return []
         group = 0
         if query.by:
             value = columns.get(query.by)
-            found = (
-                self._places.get(_key(value, self._text))
-                if self.keys is None
-                else self.keys.number(value)
-            )
+            found = self._places.get(_key(value)) if self.keys is None else self.keys.number(value)
             if found is None:
                 return []
             group = found
@@ -174,7 +168,7 @@ class AskedQuery:
             return self._added_terms(columns, group)
         if not query.column:
             return [(group, 1)]
-        number = number_of(columns.get(query.column), self._text)
+        number = number_of(columns.get(query.column))
         if number is None:
             return None
         match query.kind:
@@ -199,11 +193,11 @@ class AskedQuery:
         for place, (term, exponent) in enumerate(
             zip(self.query.terms, self._exponents, strict=True)
         ):
-            if not all(_holds(one, columns.get(one.column), self._text) for one in term.where):
+            if not all(_holds(one, columns.get(one.column)) for one in term.where):
                 continue
             amount = 1
             if term.of == "sum":
-                number = number_of(columns.get(term.column), self._text)
+                number = number_of(columns.get(term.column))
                 if number is None:
                     return None
                 amount = _whole(number, exponent)
@@ -459,17 +453,15 @@ def _inside(cumulative: Floats, edges: Floats, at: int, wanted: float) -> float:
     return float(edges[at] + part * (edges[at + 1] - edges[at]))
 
 
-def _holds(condition: Condition, value: Any, text: bool) -> bool:
+def _holds(condition: Condition, value: Any) -> bool:
     if condition.among is not None:
-        return _key(value, text) in {_key(label, text) for label in condition.among}
-    number = number_of(value, text)
+        return _key(value) in {_key(label) for label in condition.among}
+    number = number_of(value)
     return number is not None and condition.at_least <= number < condition.below
 
 
-def _key(label: Any, text: bool) -> Any:
+def _key(label: Any) -> Any:
     """Return a label in comparable form: 1, "1" and true are different."""
-    if text:
-        return str(label)
     return (type(label), label) if isinstance(label, str | int) else None
 
 

@@ -91,6 +91,7 @@ class Source:
         integers: whether ids are integers; else strings.
         time: the column with the time of the event.
         time_unit: "iso", "s" or "ms" since 1970.
+        decimal: the decimal point of numbers in CSV: "." or ",".
         start: when the first windows begin, in ms since 1970.
         end: the last windows end by it, in ms since 1970; NEVER if the topic has no end.
         lateness: how long after the end of a window its events may arrive, in ms.
@@ -105,6 +106,7 @@ class Source:
     integers: bool
     time: str
     time_unit: str
+    decimal: str
     start: int
     end: int
     lateness: int
@@ -366,16 +368,16 @@ def _check_start(query: Query, spacing: Spacing, query_file: QueryFile) -> None:
 def _check_end(query_file: QueryFile) -> None:
     """Check that the number of windows is public and bounded, before anything is charged.
 
-    A topic whose windows close by the time of arrival needs no end: its windows close by time.
+    A topic whose windows close by the time of arrival needs no end.
     """
     source = query_file.source
     if source.end == NEVER:
-        if source.by_arrival:
+        if source.by_arrival and source.topic:
             return
         raise UnusableQueries(
-            '[input]: end is missing; with a file, or with clock = "events", give the time by '
-            "which the last windows end, as end = 2027-01-01. It is public: do not take it from "
-            "the events",
+            '[input]: end is missing; with a file, without a topic, or with clock = "events", give '
+            "the time by which the last windows end, as end = 2027-01-01. It is public: do not "
+            "take it from the events",
             "end",
         )
     counts = zip(query_file.limits, query_file.queries, strict=True)
@@ -401,6 +403,7 @@ def _source(table: FileTable, zone: str | None) -> Source:
         integers=table.choice("users", ("string", "integer"), "string") == "integer",
         time=table.text("time"),
         time_unit=table.choice("time_unit", ("iso", "s", "ms"), "iso"),
+        decimal=table.choice("decimal", (".", ","), "."),
         start=table.moment("start", zone),
         end=table.moment("end", zone) if "end" in table.content else NEVER,
         lateness=table.duration("lateness", 0),

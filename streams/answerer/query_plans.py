@@ -10,7 +10,7 @@ A plan is a function of the events, without noise. It is as private as they are.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -80,7 +80,7 @@ class Population:
 def population_of(query_file: QueryFile, file: EventFile) -> Population:
     """Return the contributions of a file of events to every window of a file of queries."""
     queries = tuple(replace(one, left_out=0.0, block=0, corrected=0) for one in query_file.queries)
-    state = InputState(replace(query_file, queries=queries), text=file.text)
+    state = InputState(replace(query_file, queries=queries))
     numbers: dict[User, int] = {}
     parts: dict[tuple[int, int], Part] = {}
 
@@ -303,28 +303,11 @@ def corrected_errors(
     return Errors(truth, values[0] - truth, *off)
 
 
-@dataclass(frozen=True)
-class Month:
-    """The errors of one month, as those of a ``Setting``."""
-
-    month: str
-    rmse: float
-    bias: float
-    halted_users: int
-    interval_half_width: float
-    coverage: float
-    unbounded: float
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The errors of a query's answers with one setting.
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The errors of some windows.
 
     Attributes:
-        active_windows: in how many windows the budget lets every user count fully.
-        block_windows: the number of windows that are corrected together; 0 without corrections.
-        left_out: the part of the query's budget that is kept back for corrections.
-        noise_stddev: of the noise in an answer, before the correction.
         rmse: the root mean square error of a window, against the number for all users' bounded
             contributions: noise and missing users together. Windows without an interval do not
             count in the means.
@@ -334,19 +317,40 @@ class Setting:
         coverage: the share of windows whose interval contains the number of all users.
         unbounded: the share of windows without an interval, because the noise of a ratio leaves no
             ends.
-        months: the same by month, in which the window begins.
     """
 
-    active_windows: float
-    block_windows: int
-    left_out: float
-    noise_stddev: float
     rmse: float
     bias: float
     halted_users: int
     interval_half_width: float
     coverage: float
     unbounded: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Month(Summary):
+    """The errors of the windows that begin in one month."""
+
+    month: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting(Summary):
+    """The errors of a query's answers with one setting.
+
+    Attributes:
+        active_windows: in how many windows the budget lets every user count fully.
+        block_windows: the number of windows that are corrected together; 0 without corrections.
+        left_out: the part of the query's budget that is kept back for corrections.
+        noise_stddev: of the noise in an answer, before the correction.
+        months: those with at least half as many windows as the fullest one. One day of a month that
+            the input cuts off would say little of whether intervals hold.
+    """
+
+    active_windows: float
+    block_windows: int
+    left_out: float
+    noise_stddev: float
     months: list[Month]
 
     def failing(self, least_coverage: float) -> list[str]:
@@ -552,10 +556,12 @@ def _described(
     calendar = Calendar(query_file)
     starts = [calendar.window(number, window).start for window in range(len(left_out))]
     names = [iso(start, query_file.timezone)[: len("2026-01")] for start in starts]
+    fullest = max(Counter(names).values())
     months = []
     for name in dict.fromkeys(names):
         places = np.flatnonzero(np.array(names) == name)
-        months.append(Month(name, **_summary(errors, places, left_out)))
+        if 2 * len(places) >= fullest:
+            months.append(Month(month=name, **_summary(errors, places, left_out)))
     return Setting(
         active_windows=query.active_windows,
         block_windows=query.block,

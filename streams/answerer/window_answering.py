@@ -104,7 +104,6 @@ class Answering:
         open_run: opens the run.
         journal: the journal and the published answers.
         announce: called with every answer and correction after its publication.
-        text: whether the columns of events are text.
         charge_again: whether to answer windows that another run of the dataset has answered.
         noise: draws the noise, for tests; None for the operating system.
 
@@ -122,13 +121,11 @@ class Answering:
         journal: Journal,
         announce: Announce = lambda record: None,
         *,
-        text: bool = False,
         charge_again: bool = False,
         noise: np.random.Generator | None = None,
     ) -> None:
         self.query_file = query_file
-        self.state = InputState(query_file, text=text)
-        self._text = text
+        self.state = InputState(query_file)
         self._source = source
         self._open_run = open_run
         self._journal = journal
@@ -176,7 +173,7 @@ class Answering:
             raise Superseded("other answerers keep answering this run: run only one")
         self._check_same()  # another answerer may have begun since the first check
         self._run = run
-        self.state = InputState(self.query_file, text=self._text, step=history.released + 1)
+        self.state = InputState(self.query_file, step=history.released + 1)
         self._prepare(run)
         self._check_charged(run)
         # Step 3.

@@ -298,7 +298,6 @@ class InputState:
 
     Args:
         query_file: the file of queries.
-        text: whether the columns of events are text.
         step: of the window that closes next.
 
     Attributes:
@@ -311,16 +310,16 @@ class InputState:
             event counts once for each query.
     """
 
-    def __init__(self, query_file: QueryFile, *, text: bool = False, step: int = 0) -> None:
+    def __init__(self, query_file: QueryFile, *, step: int = 0) -> None:
         source = query_file.source
-        self.asked = [AskedQuery(query, text) for query in query_file.queries]
+        self.asked = list(map(AskedQuery, query_file.queries))
         self.calendar = Calendar(query_file, step)
         self.positions: dict[int, int] = {}
         self.clocks: dict[int, int] = {}
         self.skipped: Counter[SkipReason] = Counter()
         self.incomplete: Counter[tuple[str, str]] = Counter()
         self._source = source
-        self._reader = EventReader(source, text)
+        self._reader = EventReader(source)
         self._spacings = query_file.spacings
         self._panes = [
             Panes(spacing, query, source.lateness)

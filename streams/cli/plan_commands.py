@@ -69,10 +69,13 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
         show("query", shown, options.json)
     if options.input is not None:
         events_of(options.input, query_file.for_a_file(), options)
+    if policy is None:
+        note(f"turnstile: noise from active_windows is not shown: {_unknown_budget(query_file)}")
     if is_absent:
         return no_dataset(query_file.dataset)
     if not options.json:
-        note("the file is usable; nothing was charged")
+        only = "" if query_file.source.topic else " with --input: it names no topic"
+        note(f"the file is usable{only}; nothing was charged")
     return Exit.OK
 
 
@@ -82,6 +85,13 @@ def _length(length: int, unit: str) -> str:
         unit = next(name for name in reversed(UNIT_MS) if length % UNIT_MS[name] == 0)
         length //= UNIT_MS[unit]
     return f"{length}{unit}"
+
+
+def _unknown_budget(query_file: QueryFile) -> str:
+    return (
+        f"the budget of dataset {query_file.dataset!r} is not known. Create the dataset "
+        "(`turnstile dataset create`), or give --epsilon and --delta"
+    )
 
 
 def plan(options: argparse.Namespace, config: Config) -> int:
@@ -97,10 +107,7 @@ def plan(options: argparse.Namespace, config: Config) -> int:
     if policy is None:
         if is_absent:
             no_dataset(query_file.dataset)
-        raise UnusableInput(
-            f"the budget of dataset {query_file.dataset!r} is not known: create the dataset, or "
-            "give --epsilon and --delta"
-        )
+        raise UnusableInput(_unknown_budget(query_file))
     content = read_toml(options.file)
     file = events_of(options.events, query_file.for_a_file(), options)
     found = plan_of(content, options.query, policy, file)
@@ -176,7 +183,11 @@ def _show(found: QueryPlan, *, is_private: bool) -> None:
     best, others = found.recommended, (found.worst_case, found.contribution_bounding)
     say(f"Recommended for {plain(found.query)}: {_setting_of(best)}")
     if (least := min(found.settings, key=lambda setting: setting.rmse)) is not best:
-        say(f"{_setting_of(least)} has less error, but its intervals do not hold in every month.")
+        say(
+            f"{_setting_of(least)} has a smaller error, {least.rmse:.4g}, but is not recommended: "
+            f"in {', '.join(least.failing(found.least_coverage))}, too few of its intervals "
+            "contain the true number."
+        )
     if any(other.rmse < best.rmse for other in others):
         say("The worst case or contribution bounding has less error on these events.")
     if found.whole_vector.rmse < best.rmse:
@@ -247,6 +258,9 @@ def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
         frameon=False,
     )
     axes.set_xscale("log")
+    ticks = sorted({setting.active_windows for setting in found.settings})
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)  # not powers of ten
+    axes.minorticks_off()
     if math.isfinite(found.worst_case.rmse):
         axes.set_ylim(0.0, 2.0 * found.worst_case.rmse)
     axes.set_xlabel("active_windows")

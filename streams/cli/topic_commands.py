@@ -304,7 +304,6 @@ def _answer_file(
                 opener(turnstile, query_file, take_over=options.take_over),
                 journal,
                 announce,
-                text=file.text,
                 charge_again=options.charge_again,
             )
             answer_file(answering, file)

@@ -196,7 +196,6 @@ def answer_revenue(
             lambda released: turnstile.run(dataset, RUN, released=released),
             journal,
             record,
-            text=file.text,
             noise=np.random.default_rng(1),
         )
         answer_file(answering, file)

@@ -64,7 +64,6 @@ def test_the_simulated_year_is_planned_and_its_answers_are_corrected(
             lambda released: turnstile.run(query_file.dataset, query_file.run, released=released),
             MemoryJournal(MemoryTopics(), query_file.dataset),
             records.append,
-            text=file.text,
             noise=np.random.default_rng(5),
         )
         answer_file(answering, file)
@@ -166,7 +165,6 @@ def test_the_example_answers_the_log_and_tells_how_far_it_is_off(
             lambda released: turnstile.run(query_file.dataset, query_file.run, released=released),
             MemoryJournal(MemoryTopics(), query_file.dataset),
             lambda answer: published.append(msgspec.json.encode(answer)),
-            text=file.text,
             noise=np.random.default_rng(5),
         )
         answer_file(answering, file)

@@ -79,7 +79,6 @@ def charged(path: Path) -> list[dict[int | str, float]]:
         file.source,
         lambda released: world.service.open(released=released),
         MemoryJournal(world.topics, "d"),
-        text=file.text,
     )
     answer_file(answering, file)
     assert sorted(world.answers) == [0, 1, 2, 3]
@@ -187,8 +186,27 @@ def test_tables_of_spreadsheets_are_read(content: bytes, tmp_path: Path) -> None
     path = tmp_path / "events.csv"
     path.write_bytes(content)
     file = EventFile(path, QUESTIONS)
-    assert [(one.user, one.time, one.columns["x"]) for one in file.events] == [(1, 0, "2.5")]
+    assert [(one.user, one.time, one.columns["x"]) for one in file.events] == [(1, 0, 2.5)]
     assert file.report() == ""
+
+
+def test_numbers_with_decimal_commas_are_read_where_the_file_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_bytes(b"u;t;x;c;n\n1;1970-01-01;2,5;a;1\n2;1970-01-01;1.234,5;a;1\n")
+    source = replace(QUESTIONS.source, decimal=",")
+    file = EventFile(path, replace(QUESTIONS, source=source))
+    assert [one.columns["x"] for one in file.events] == [2.5, "1.234,5"]
+    assert file.incomplete == {("spent", "x"): 1}
+
+
+def test_a_column_of_text_and_numbers_is_refused_in_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_bytes(b"u,t,x,c,n\n")
+    (query,) = QUESTIONS.queries
+    with pytest.raises(UnusableQueries, match="'c'"):
+        EventFile(
+            path, replace(QUESTIONS, queries=(replace(query, column="c", labels=("a", "b")),))
+        )
 
 
 NONE, NO_USER, NO_TIME, LACKS = (
@@ -322,7 +340,7 @@ def test_types_of_parquet_that_are_ids_times_and_numbers_are_read(
     parquet.write_table(arrow(**{column: values}), path)
     file = EventFile(path, QUESTIONS)
     found = {"u": lambda one: one.user, "t": lambda one: one.time}
-    number = {"x": lambda one: number_of(one.columns["x"], text=False)}
+    number = {"x": lambda one: number_of(one.columns["x"])}
     of = (found | number).get(column, lambda one: one.columns[column])
     assert ([of(one) for one in file.events], file.report()) == (wanted, "")
 

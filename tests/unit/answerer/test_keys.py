@@ -34,8 +34,8 @@ noise = 8.0
 """
 
 
-def universe(text: bool = False, **settings: Any) -> KeyUniverse:
-    return KeyUniverse(query_of('kind = "distinct"\nby = "c"\ngroups = 1', **settings), text)
+def universe(**settings: Any) -> KeyUniverse:
+    return KeyUniverse(query_of('kind = "distinct"\nby = "c"\ngroups = 1', **settings))
 
 
 SHORT, BYTES = universe(key_bytes=6), universe(keys_below=256)
@@ -64,10 +64,9 @@ def test_only_keys_of_the_universe_count() -> None:
     assert [keys.number(one) for one in ("", "abc", "éa", "\ud800", 7, None, True)] == [None] * 7
     assert keys.label(200) is None  # not UTF-8
     assert keys.label(keys.size - 1) is None
-    text = universe(text=True, keys_below=1000)
-    assert [text.number(one) for one in ("7", "999", "007")] == [7, 999, 7]
-    assert [text.number(one) for one in ("1000", "-1", "1.0", "², ", "9" * 5000)] == [None] * 5
-    assert universe(keys_below=1000).number(True) is None
+    integers = universe(keys_below=1000)
+    assert [integers.number(one) for one in (7, 999)] == [7, 999]
+    assert [integers.number(one) for one in (1000, -1, 1.0, "7", True)] == [None] * 5
 
 
 BAD = {

@@ -111,6 +111,9 @@ def test_a_topic_by_arrival_needs_no_end_but_a_file_does() -> None:
         query_file.for_a_file()
     assert caught.value.key == "end"
     with pytest.raises(UnusableQueries) as caught:
+        asked_of(by_arrival.replace('topic = "events"', "") + COUNT)
+    assert caught.value.key == "end"
+    with pytest.raises(UnusableQueries) as caught:
         asked_of(by_arrival + COUNT.replace("noise = 1.0", "active_windows = 2\ncorrect = true"))
     assert caught.value.key == "correct"
 

@@ -261,7 +261,6 @@ def answered(query_file: QueryFile, file: EventFile) -> list[AnswerRecord]:
             lambda released: turnstile.run("d", "r", released=released),
             MemoryJournal(MemoryTopics(), "d"),
             records.append,
-            text=file.text,
         )
         answer_file(answering, file)
     return records
