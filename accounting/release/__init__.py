@@ -5,8 +5,6 @@ from __future__ import annotations
 from accounting.release.aggregates import (
     MeanRelease,
     QuantilesRelease,
-    mean_norms,
-    quantile_norms,
     release_mean,
     release_quantiles,
 )
@@ -27,9 +25,7 @@ __all__ = [
     "StatedCost",
     "clip_factors",
     "clip_rows",
-    "mean_norms",
     "norm_products",
-    "quantile_norms",
     "release_mean",
     "release_quantiles",
     "round_to",

@@ -10,15 +10,9 @@ Neighbours differ by adding or removing one user and that user's value. This ass
 value depends on that user's data and on earlier releases, and not on other users' data in any other
 way. Epsilons from a history of norms along a released trajectory are such values.
 
-To charge users one by one, compute their norms first and leave out users who are not admitted:
-
-    mechanism = Gaussian(noise_stddev)
-    state, admitted = rule.admit(state, zcdp_cost(mechanism, mean_norms(values, upper)))
-    release = release_mean(values[admitted], upper, noise_stddev=noise_stddev)
-
-The norms and admissions are data about users; the release objects may be published. Values
-are rounded to a grid and the noise is sampled exactly (`exact_noise`), so floating point does not
-weaken the guarantee. Without a generator, random bits come from the operating system.
+Charge `cost` before anything is published. Values are rounded to a grid and the noise is sampled
+exactly (`exact_noise`), so floating point does not weaken the guarantee. Without a generator,
+random bits come from the operating system.
 """
 
 from __future__ import annotations
@@ -34,23 +28,20 @@ import scipy
 
 from accounting.exact.argument_checks import (
     FloatArray,
-    IntArray,
     nonnegative_array,
     positive_finite,
     whole_number,
 )
 from accounting.exact.invalid_input import InvalidInput
-from accounting.exact.rounding import root_up
 from accounting.release.counter import ContinualCounter
 from accounting.release.exact_noise import ExactNoise
-from accounting.release.factorisations import MAX_TOTAL, SquareRoot
+from accounting.release.factorisations import MAX_TOTAL
 from accounting.release.stated_cost import StatedCost, gaussian_for
 
 _VALUE_BITS: Final = 31  # an upper bound is from 2**30 to 2**31 units of its grid
 _LARGEST_SUM: Final = 2**63
 _LARGEST_UPPER: Final = 2.0**300
 _MAX_LEVELS: Final = 2**14
-_ULP: Final = 2.0**-52
 
 
 @dataclass(frozen=True)
@@ -62,14 +53,12 @@ class MeanRelease:
         standard_error: standard deviation of the noise in `estimate`, to first order, computed
             from the released numbers; infinite with NaN. It does not include clipping.
         count: the private number of users; may be negative.
-        count_standard_error: standard deviation of the noise in `count`.
         cost: the largest cost to any user.
     """
 
     estimate: float
     standard_error: float
     count: float
-    count_standard_error: float
     cost: StatedCost
 
 
@@ -80,38 +69,16 @@ class QuantilesRelease:
     Attributes:
         quantiles: the requested fractions, shape (k,).
         estimates: one value for each, non-decreasing in the fraction; NaN if the noise exceeds the
-            number of users.
-        standard_errors: of the estimates, in their units: half the distance between the estimates
-            one `rank_standard_errors` below and above. Includes neither clipping nor the width of
-            a level.
-        rank_standard_errors: standard deviation of the noise in the fraction of users at or below
-            an estimate, to first order, shape (k,).
-        level_width: the resolution. Within a level, values are assumed to be spread evenly, so an
-            estimate can be off by this much even without noise.
+            number of users. Within a level, values are assumed to be spread evenly, so an estimate
+            can be off by upper / levels even without noise.
         count: the private number of users; may be negative.
-        count_standard_error: standard deviation of the noise in `count`.
         cost: the largest cost to any user.
     """
 
     quantiles: FloatArray
     estimates: FloatArray
-    standard_errors: FloatArray
-    rank_standard_errors: FloatArray
-    level_width: float
     count: float
-    count_standard_error: float
     cost: StatedCost
-
-
-def mean_norms(values: npt.ArrayLike, upper: float) -> FloatArray:
-    """Return the L2 norm of each user's contribution to `release_mean`, rounded up, shape (n,).
-
-    sqrt(v^2 + (upper - v)^2) for a value v: at most `upper`, and at least upper / sqrt(2).
-    """
-    grid = _Grid(upper)
-    below = grid.units(values).astype(np.float64)
-    roots = np.sqrt(below**2 + (float(grid.upper_units) - below) ** 2) * (1.0 + 4.0 * _ULP)
-    return np.asarray(np.ldexp(np.minimum(roots, float(grid.upper_units)), grid.exponent))
 
 
 def release_mean(
@@ -141,38 +108,28 @@ def release_mean(
     Raises:
         InvalidInput: for other arguments; then nothing has been drawn.
     """
-    grid = _Grid(upper)
-    units = grid.units(values)
-    norm = math.ldexp(grid.upper_units, grid.exponent)
+    bound = _checked_upper(upper)
+    # Values are whole multiples of a power of two.
+    exponent = math.frexp(bound)[1] - _VALUE_BITS
+    upper_units = math.floor(math.ldexp(bound, -exponent))
+    norm = math.ldexp(upper_units, exponent)
+    array = _checked_values(values)
+    if array.size * upper_units >= _LARGEST_SUM:
+        raise InvalidInput("values", array.shape, "fewer than 2**32 users")
+    units = np.rint(np.ldexp(np.minimum(array, norm), -exponent)).astype(np.int64)
     mechanism = gaussian_for(norm, noise_stddev, rho)
     noise = ExactNoise(generator)
-    scaled = Fraction(mechanism.noise_stddev) / Fraction(2) ** grid.exponent
+    scaled = Fraction(mechanism.noise_stddev) / Fraction(2) ** exponent
     exact_sum = int(units.sum())
     a = exact_sum + noise.rounded_normal(scaled)
-    b = units.size * grid.upper_units - exact_sum + noise.rounded_normal(scaled)
+    b = units.size * upper_units - exact_sum + noise.rounded_normal(scaled)
     estimate, error = math.nan, math.inf
     if a + b > 0:
         estimate = norm * float(min(max(Fraction(a, a + b), Fraction(0)), Fraction(1)))
         slope = math.hypot(float(Fraction(a, a + b)), float(Fraction(b, a + b)))
-        error = mechanism.noise_stddev * slope / float(Fraction(a + b, grid.upper_units))
-    return MeanRelease(
-        estimate=estimate,
-        standard_error=error,
-        count=float(Fraction(a + b, grid.upper_units)),
-        count_standard_error=math.sqrt(2.0) * mechanism.noise_stddev / norm,
-        cost=StatedCost(mechanism, norm),
-    )
-
-
-def quantile_norms(values: npt.ArrayLike, upper: float, *, levels: int = 1024) -> FloatArray:
-    """Return the L2 norm of each user's contribution to `release_quantiles`, rounded up, (n,).
-
-    Larger values cost less: a user at level j is only in the cumulative counts from j on.
-    """
-    levels = _checked_levels(levels)
-    position = _levels_of(values, _level_edges(upper, levels))
-    norms = np.array([root_up(square) for square in SquareRoot(levels).squared_norms()])
-    return np.asarray(norms[position])
+        error = mechanism.noise_stddev * slope / float(Fraction(a + b, upper_units))
+    count = float(Fraction(a + b, upper_units))
+    return MeanRelease(estimate, error, count, StatedCost(mechanism, norm))
 
 
 def release_quantiles(
@@ -201,15 +158,19 @@ def release_quantiles(
             it, the operating system's source is used.
         noise_stddev: of the counter, in users.
         rho: instead of `noise_stddev`, the zCDP cost of a user in the lowest level, in nats.
-        levels: from 2 to 2**14; the resolution is upper / levels; the cost grows with the
-        logarithm.
+        levels: from 2 to 2**14; the resolution is upper / levels, and the cost grows with the
+            logarithm.
 
     Raises:
         InvalidInput: for other arguments; then nothing has been drawn.
     """
-    levels = _checked_levels(levels)
-    edges = _level_edges(upper, levels)
-    position = _levels_of(values, edges)
+    levels = whole_number("levels", levels, 2, _MAX_LEVELS)
+    edges = np.linspace(0.0, _checked_upper(upper), levels + 1)
+    array = _checked_values(values)
+    if array.size > MAX_TOTAL:
+        raise InvalidInput("values", array.shape, "at most 2**36 users")
+    # Level j holds edges[j] < value <= edges[j + 1].
+    position = np.searchsorted(edges[1:-1], array, side="left")
     fractions = nonnegative_array("quantiles", quantiles)
     if fractions.ndim != 1 or fractions.size == 0:
         raise InvalidInput("quantiles", fractions.shape, "one or more fractions, of shape (k,)")
@@ -219,56 +180,10 @@ def release_quantiles(
     histogram = np.bincount(position, minlength=levels)
     counts = np.array([counter.add(int(number)) for number in histogram])
     cumulative = np.maximum(scipy.optimize.isotonic_regression(counts).x, 0.0)
-    number = float(cumulative[-1])
-    unusable = np.full(fractions.size, math.inf)
-    estimates, errors, rank_errors = np.full(fractions.size, math.nan), unusable, unusable
-    if number > 0.0:
+    estimates = np.full(fractions.size, math.nan)
+    if cumulative[-1] > 0.0:
         estimates = _read_off(fractions, cumulative, edges)
-        at = np.searchsorted(edges[1:-1], estimates) + 1
-        rank_errors = counter.noise_stddev * _rank_weights(fractions, at, levels) / number
-        above = _read_off(np.minimum(fractions + rank_errors, 1.0), cumulative, edges)
-        below = _read_off(np.maximum(fractions - rank_errors, 0.0), cumulative, edges)
-        errors = 0.5 * (above - below)
-    return QuantilesRelease(
-        quantiles=fractions,
-        estimates=estimates,
-        standard_errors=errors,
-        rank_standard_errors=rank_errors,
-        level_width=float(edges[-1] / levels),
-        count=float(counts[-1]),
-        count_standard_error=counter.standard_error(levels),
-        cost=counter.cost(),
-    )
-
-
-class _Grid:
-    """Values from 0 to an upper bound as whole multiples of a power of two."""
-
-    def __init__(self, upper: float) -> None:
-        bound = _checked_upper(upper)
-        self.exponent = math.frexp(bound)[1] - _VALUE_BITS
-        self.upper_units = math.floor(math.ldexp(bound, -self.exponent))
-
-    def units(self, values: npt.ArrayLike) -> IntArray:
-        """Return each value clipped and rounded to the nearest unit."""
-        array = _checked_values(values)
-        if array.size * self.upper_units >= _LARGEST_SUM:
-            raise InvalidInput("values", array.shape, "fewer than 2**32 users")
-        clipped = np.minimum(array, math.ldexp(self.upper_units, self.exponent))
-        return np.rint(np.ldexp(clipped, -self.exponent)).astype(np.int64)
-
-
-def _level_edges(upper: float, levels: int) -> FloatArray:
-    bound = _checked_upper(upper)
-    return np.asarray(np.linspace(0.0, bound, levels + 1))
-
-
-def _levels_of(values: npt.ArrayLike, edges: FloatArray) -> IntArray:
-    """Return the level of each value: level j holds edges[j] < value <= edges[j + 1]."""
-    array = _checked_values(values)
-    if array.size > MAX_TOTAL:
-        raise InvalidInput("values", array.shape, "at most 2**36 users")
-    return np.searchsorted(edges[1:-1], array, side="left").astype(np.int64)
+    return QuantilesRelease(fractions, estimates, float(counts[-1]), counter.cost())
 
 
 def _read_off(fractions: FloatArray, cumulative: FloatArray, edges: FloatArray) -> FloatArray:
@@ -283,18 +198,6 @@ def _read_off(fractions: FloatArray, cumulative: FloatArray, edges: FloatArray) 
     return np.asarray(edges[reached] + part * (edges[reached + 1] - edges[reached]))
 
 
-def _rank_weights(fractions: FloatArray, steps: IntArray, levels: int) -> FloatArray:
-    """Return the standard deviation of count(step) - fraction count(last), over the noise."""
-    factors = SquareRoot(levels)
-    last = factors.row(levels)
-    weights = []
-    for fraction, step in zip(fractions.tolist(), steps.tolist(), strict=True):
-        row = -fraction * last
-        row[:step] += factors.row(step)
-        weights.append(math.sqrt(float(row @ row)))
-    return np.array(weights)
-
-
 def _checked_values(values: npt.ArrayLike) -> FloatArray:
     array = nonnegative_array("values", values)
     if array.ndim != 1:
@@ -307,7 +210,3 @@ def _checked_upper(upper: float) -> float:
     if not 1.0 / _LARGEST_UPPER <= bound <= _LARGEST_UPPER:
         raise InvalidInput("upper", upper, "from 2**-300 to 2**300")
     return bound
-
-
-def _checked_levels(levels: int) -> int:
-    return whole_number("levels", levels, 2, _MAX_LEVELS)

@@ -14,11 +14,9 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from accounting.exact.argument_checks import FloatArray, norm_vector, whole_number
+from accounting.exact.argument_checks import whole_number
 from accounting.exact.invalid_input import InvalidInput
-from accounting.exact.products import product_up
 from accounting.exact.rounding import root_up
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.factorisations import MAX_TOTAL, SquareRoot
@@ -33,8 +31,8 @@ class ContinualCounter:
     Neighbours differ by adding or removing one user. Each user is counted in at most one step and
     adds at most `max_contribution` to its count. The step may depend on earlier releases, including
     the counter's answers. A user who is counted in k steps costs at most as much as a user with k
-    times the norm. Charge `cost()` before the first step (or charge each user's `norms`, and leave
-    out users who cannot pay). The charge covers any number of steps up to the horizon.
+    times the norm. Charge `cost()` before the first step. The charge covers any number of steps up
+    to the horizon.
 
     Args:
         horizon: the largest number of steps, from 1 to 2**22. Memory is O(horizon), and the time of
@@ -70,7 +68,7 @@ class ContinualCounter:
         self._noise = ExactNoise(generator)
         self._factors = SquareRoot(horizon)
         self.horizon = self._factors.horizon
-        norm = root_up(contribution**2 * self._factors.squared_norm(1))
+        norm = root_up(contribution**2 * self._factors.squared_norm)
         mechanism = gaussian_for(norm, noise_stddev, rho)
         self._cost = StatedCost(mechanism, norm)
         self.noise_stddev = mechanism.noise_stddev
@@ -88,22 +86,6 @@ class ContinualCounter:
     def cost(self) -> StatedCost:
         """Return the cost of all steps to a user who adds `max_contribution` in the worst step."""
         return self._cost
-
-    def norms(self, contributions: npt.ArrayLike, step: int = 1) -> FloatArray:
-        """Return the L2 norm of users who are counted in `step`, over all steps, rounded up.
-
-        No step costs more than the first. Time O(horizon - step).
-
-        Args:
-            contributions: the amount that each user adds to the count of that step, shape (n,),
-            finite, >= 0. step: from 1 to the horizon.
-
-        Returns:
-            Shape (n,), for the mechanism of `cost()`.
-        """
-        position = whole_number("step", step, 1, self.horizon)
-        amounts = norm_vector("contributions", contributions)
-        return product_up(root_up(self._factors.squared_norm(position)), amounts)
 
     def add(self, count: int) -> float:
         """Take the next step and return the private count of all steps so far.
@@ -127,7 +109,8 @@ class ContinualCounter:
         noisy = exact + self._noise.rounded_normal(scaled)
         self._step = step
         self._total += number
-        return self._factors.decode(step, number, _from_grid(noisy, self._grid_bits))
+        value = float(Fraction(noisy, 1 << self._grid_bits))
+        return self._factors.decode(step, number, value)
 
     def standard_error(self, step: int) -> float:
         """Return the standard deviation of the error of the answer of `step`, from 1 on.
@@ -137,7 +120,3 @@ class ContinualCounter:
         """
         position = whole_number("step", step, 1, self.horizon)
         return self.noise_stddev * self._factors.error_weight(position)
-
-
-def _from_grid(units: int, bits: int) -> float:
-    return float(Fraction(units, 1 << bits))

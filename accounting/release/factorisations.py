@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -61,15 +60,11 @@ class SquareRoot:
         self._noisy[step - 1] = noisy
         return float(self.row(step) @ self._noisy[:step])
 
-    def squared_norm(self, step: int) -> Fraction:
-        """Return the sum of f_k^2 over k <= horizon - step."""
-        squares = sum(f * f for f in self._column(self._counts.size - step + 1))
-        return Fraction(squares, 1 << (2 * _GRID_BITS))
-
-    def squared_norms(self) -> list[Fraction]:
-        """Return `squared_norm` of every step, from the first to the horizon."""
-        sums = accumulate(f * f for f in self._column(self._counts.size))
-        return [Fraction(total, 1 << (2 * _GRID_BITS)) for total in sums][::-1]
+    @property
+    def squared_norm(self) -> Fraction:
+        """The sum of f_k^2 over k < horizon: of the column of the first step, the longest."""
+        column = (self._high << _HALF_BITS) + self._low
+        return Fraction(sum(f * f for f in column.tolist()), 1 << (2 * _GRID_BITS))
 
     def error_weight(self, step: int) -> float:
         """Return the root of the sum of f_k^2 over k < step."""
@@ -78,10 +73,6 @@ class SquareRoot:
     def row(self, step: int) -> FloatArray:
         """Return row `step` of L up to its diagonal, shape (step,)."""
         return self._f[:step][::-1]
-
-    def _column(self, terms: int) -> list[int]:
-        column: list[int] = ((self._high[:terms] << _HALF_BITS) + self._low[:terms]).tolist()
-        return column
 
 
 def _square_root_column(horizon: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

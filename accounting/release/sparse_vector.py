@@ -6,7 +6,6 @@ Feldman and Zrnic (sec. 5) suggest it to check whether there are still enough ac
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Final
 
@@ -18,7 +17,6 @@ from accounting.exact.argument_checks import (
     FloatArray,
     norm_vector,
     positive_finite,
-    probability,
     whole_number,
 )
 from accounting.exact.invalid_input import InvalidInput
@@ -142,16 +140,3 @@ class SparseVector:
         # Step 3.
         self._remaining -= above
         return above
-
-    def error_bound(self, queries: int, beta: float) -> float:
-        """Return the distance from the threshold beyond which answers are right.
-
-        With probability 1 - `beta`, among the first `queries` answers, all counts at least this far
-        above the threshold give True, and all further below it give False. Union bound over the
-        tails of the noise.
-        """
-        number = whole_number("queries", queries, 1, _LARGEST_COUNT)
-        failure = probability("beta", beta)
-        return float(self._threshold_scale) * math.log(2.0 / failure) + float(
-            self._query_scale
-        ) * math.log(2.0 * number / failure)

@@ -267,7 +267,6 @@ TABLE: list[Case] = [
     one("ContinualCounter", lambda n: counter(noise_stddev=n).add(1), 1.0),
     one("ContinualCounter", lambda rho: counter(rho=rho).add(1), 1.0),
     one("ContinualCounter", lambda m: counter(max_contribution=m).add(1), 1),
-    one("ContinualCounter", lambda n, s: counter().norms(n, s), [1.0], 1),
     one("ContinualCounter", lambda n: counter().add(n), 1),
     one("ContinualCounter", lambda s: counter().standard_error(s), 1),
     one(
@@ -280,7 +279,6 @@ TABLE: list[Case] = [
         lambda u, rho: accounting.release_mean([1.0], u, generator=generator(), rho=rho),
         *(1.0, 1.0),
     ),
-    one("mean_norms", accounting.mean_norms, [1.0], 1.0),
     one(
         "release_quantiles",
         lambda v, q, u, n, k: accounting.release_quantiles(
@@ -288,13 +286,11 @@ TABLE: list[Case] = [
         ),
         *([1.0], [0.5], 1.0, 1.0, 8),
     ),
-    one("quantile_norms", lambda v, u, k: accounting.quantile_norms(v, u, levels=k), [1.0], 1.0, 8),
     one("SparseVector", lambda t, e: vector(threshold=t, epsilon=e).above(1), 1, 1.0),
     one("SparseVector", lambda p, s: vector(positives=p, sensitivity=s).above(1), 1, 1),
     one("SparseVector", lambda m: vector(monotone=m), False),
     one("SparseVector", lambda n: vector().norms(n), [1.0]),
     one("SparseVector", lambda n: vector().above(n), 1),
-    one("SparseVector", lambda q, b: vector().error_bound(q, b), 1, 0.1),
     one("StatedCost", lambda n: StatedCost(Gaussian(1.0), n).rho, 1.0),
 ]
 TABLE += [

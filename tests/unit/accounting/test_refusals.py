@@ -366,11 +366,6 @@ def releases() -> list[Refused]:
         Refused(partial(ContinualCounter, 10), by_rho, {"rho": [0.0, NAN], "noise_stddev": [1.0]}),
         Refused(counter.standard_error, {"step": 1}, {"step": [0, 11, -1, 1.0]}),
         Refused(
-            counter.norms,
-            {"contributions": [1.0], "step": 1},
-            {"contributions": [[-1.0]], "step": [0, 11, -1, 1.0]},
-        ),
-        Refused(
             SparseVector,
             {"threshold": 1, "epsilon": 1.0, "generator": None, "positives": 1}
             | {"sensitivity": 1, "monotone": False},
@@ -384,7 +379,6 @@ def releases() -> list[Refused]:
             },
         ),
         Refused(sparse.norms, {"contributions": [1.0]}, {"contributions": [[0.5], *NO_NORMS]}),
-        Refused(sparse.error_bound, {"queries": 1, "beta": 0.5}, {"queries": [0], "beta": [0.0]}),
         Refused(
             KeySelection,
             {"universe": 2, "contribution": 1.0, "noise_stddev": 1.0},
