@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,9 +33,9 @@ class _Aside(MemoryConnection):
 
     taken = 0.0
 
-    def _publish(self, waiting: PendingRequest) -> None:
+    def _publish(self, requests: Mapping[int, bytes], waiting: PendingRequest) -> None:
         began = time.process_time()
-        super()._publish(waiting)
+        super()._publish(requests, waiting)
         self.taken += time.process_time() - began
 
 

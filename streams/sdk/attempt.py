@@ -28,17 +28,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum, auto
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from streams.records import (
-    Answer,
     CloseRun,
     Decision,
     OpenRun,
     Reason,
     RosterDecision,
+    RunClosed,
     RunOpened,
-    encode,
 )
 from streams.sdk.connection import Connection, Deadline, PendingRequest, step_key
 from streams.sdk.errors import (
@@ -49,12 +48,16 @@ from streams.sdk.errors import (
     StepContentChanged,
     TurnstileError,
     Unusable,
+    not_of_a_worker,
 )
 
 T = TypeVar("T")
 D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
 Part_co = TypeVar("Part_co", covariant=True)
+
+
+StepAnswer: TypeAlias = Decision | RosterDecision
 
 
 class StepState(Enum):
@@ -101,8 +104,8 @@ class StepPart(Protocol[Part_co]):
     def digest(self) -> bytes:
         """Return the digest of the request's content."""
 
-    def decided(self, answer: Answer) -> Part_co:
-        """Return the decision, or raise ``ConflictingDecisions`` if it is about another part."""
+    def decided(self, answer: StepAnswer) -> Part_co:
+        """Return the decision, or raise ``ConflictingDecisions`` if no worker has made it."""
 
 
 class AskedStep(Generic[T, D_co]):
@@ -265,22 +268,21 @@ class Attempt:
         request = CloseRun(
             dataset=self.dataset, run=self.run, attempt=self.number, request=self._closing
         )
-        requests = dict.fromkeys(self._partitions, encode(request))
-        self._connection.ask(self._closing, requests, deadline)
+        requests = dict.fromkeys(self._partitions, request)
+        self._connection.ask(requests, RunClosed, deadline)
         self.state = StepState.CLOSED
 
     def confirm(self, deadline: Deadline) -> None:
         """Ask partition 0 whether this attempt is the newest: every opening reaches it."""
         # The question has a token of its own, so that no copy of an earlier answer answers it.
-        token = self._connection.new_token()
         question = OpenRun(
             dataset=self.dataset,
             run=self.run,
             attempt=self.number,
-            request=token,
+            request=self._connection.new_token(),
             confirms=self.token,
         )
-        self._connection.ask(token, {0: encode(question)}, deadline)
+        self._connection.ask({0: question}, RunOpened, deadline)
 
     def has_published(self, parts: Mapping[int, StepPart[Any]]) -> bool:
         """Return whether exactly these parts were published."""
@@ -337,29 +339,33 @@ class Attempt:
             self._sent[partition].add(part.digest)
         records = {partition: part.record for partition, part in parts.items()}
         key = step_key(self.dataset, self.run, self.number, self.step)
-        return self._connection.send(key, PendingRequest(records), deadline)
+        return self._connection.send(key, records, deadline)
 
     def _receive(
         self, parts: Mapping[int, StepPart[T]], sent: PendingRequest, deadline: Deadline
     ) -> dict[int, T]:
-        key = step_key(self.dataset, self.run, self.number, self.step)
-        answers = self._connection.receive(key, sent, deadline)
-        for partition, part in parts.items():
-            self._check_content(answers[partition], part.digest)
-        return {partition: part.decided(answers[partition]) for partition, part in parts.items()}
+        replies = self._connection.receive(sent, deadline)
+        return {p: part.decided(self._about(p, part, replies[p])) for p, part in parts.items()}
 
-    def _check_content(self, answer: Answer, digest: bytes) -> None:
-        """Reject a late answer to other content that was sent for the step.
+    def _about(self, partition: int, part: StepPart[Any], answer: object) -> StepAnswer:
+        """Return the answer, if it is about the content of a part.
 
-        A shared attempt does not know what other processes have sent.
+        A late answer to other content that was sent for the step means that the step was decided
+        with that content. A shared attempt does not know what other processes have sent.
 
         Raises:
-            StepContentChanged: the step was decided with that content.
+            StepContentChanged: the step was decided with other content that was sent.
+            ConflictingDecisions: a worker cannot have made this answer to the request.
         """
-        other = answer.digest if isinstance(answer, Decision | RosterDecision) else digest
-        if other != digest and (self.is_shared or other in self._sent[answer.partition]):
+        if not isinstance(answer, Decision | RosterDecision):
+            raise not_of_a_worker(partition, "is no decision")
+        other = answer.digest
+        if other == part.digest:
+            return answer
+        if self.is_shared or other in self._sent[partition]:
             raise StepContentChanged(
                 Reason.STEP_CONTENT_CHANGED,
                 f"step {self.step} was decided with other content, which was charged before",
-                answer.partition,
+                partition,
             )
+        raise not_of_a_worker(partition, "is about another step, or about other content")

@@ -97,7 +97,8 @@ MERGE_RECORDS = 1024
 MERGE_BYTES = 16 * 1024 * 1024
 """Or when those have changed at least this many bytes and ``MERGE_BYTES_PER_USER`` per user."""
 MERGE_BYTES_PER_USER = 32
-_NO_END = 1 << 62
+NO_END = 1 << 62
+"""Beyond the offset of every record."""
 _LONGEST_WAIT = 2_000_000  # seconds; their milliseconds fit into 31 bits
 _READ_BYTES, _READ_RECORDS = 8 * 1024 * 1024, 1024
 """The limits of one read: no commit can take place meanwhile."""
@@ -590,7 +591,7 @@ class BudgetFile:
             PartitionError: the ledger cannot apply it.
         """
         partition, ledger = part.ledger.state.partition, part.ledger
-        while records := self.read(NORMS, ledger.chain.last + 1, _NO_END, partition):
+        while records := self.read(NORMS, ledger.chain.last + 1, NO_END, partition):
             for record in records:
                 if record.offset != ledger.chain.last + 1:
                     raise Damaged(f"the log has no record {ledger.chain.last + 1}")

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from time import monotonic, sleep, time_ns
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -37,6 +37,7 @@ from streams.records import (
     RosterDecision,
     decode_answer,
     decode_request,
+    encode,
 )
 from streams.records.digests import NO_TOPIC
 from streams.sdk.decisions import UNREADABLE, Witness
@@ -45,6 +46,7 @@ from streams.sdk.errors import (
     InvalidRequest,
     RequestRejected,
     Unusable,
+    not_of_a_worker,
     refusal_of,
 )
 from streams.sdk.followers import Followed, Reading
@@ -52,6 +54,8 @@ from streams.sdk.observing import Headers, Observer
 from streams.sdk.step_layout import Pseudonyms
 
 logger = logging.getLogger("turnstile.sdk")
+
+A = TypeVar("A", bound=Answer)
 
 
 @dataclass(frozen=True)
@@ -92,22 +96,31 @@ class SignsRequests(Protocol):
 
 
 class PendingRequest:
-    """Requests that were sent to some partitions, and their replies so far.
+    """Requests that are sent to some partitions, and their replies so far.
 
     Args:
+        key: identifies the answers.
         requests: by partition.
-        to_the_end: wait for all of them, even if one is rejected.
+        deadline: until when they may be sent.
+        headers: of the records, from the observers.
+        to_the_end: wait for all replies, even if one is a rejection.
 
     Attributes:
-        deadline: until when they may be sent; set by ``Connection.send``.
+        observed: closed when all replies are received.
     """
 
-    deadline: Deadline
-
-    def __init__(self, requests: Mapping[int, bytes], *, to_the_end: bool = False) -> None:
-        self.requests = requests
-        self.headers: Headers = []  # of the records, from the observers
-        self.observed = ExitStack()  # open from before sending until all replies are received
+    def __init__(
+        self,
+        key: Hashable,
+        requests: Mapping[int, bytes],
+        deadline: Deadline,
+        headers: Headers | None = None,
+        *,
+        to_the_end: bool = False,
+    ) -> None:
+        self.key, self.requests, self.deadline = key, requests, deadline
+        self.headers = headers or []
+        self.observed = ExitStack()
         self._to_the_end = to_the_end
         self._replies: dict[int, Answer | RequestRejected] = {}
         self._failure: Exception | None = None
@@ -225,7 +238,7 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    def _publish(self, waiting: PendingRequest) -> None:
+    def _publish(self, requests: Mapping[int, bytes], waiting: PendingRequest) -> None:
         """Send each partition its request; answers are passed to ``_deliver``."""
 
     def _why_silent(self) -> str:
@@ -283,84 +296,116 @@ class Connection(ABC):
 
     def ask(
         self,
-        key: Hashable,
-        requests: Mapping[int, bytes],
+        requests: Mapping[int, Request],
+        kind: type[A],
         deadline: Deadline,
         *,
         log: bytes | None = None,
-    ) -> dict[int, Answer]:
+    ) -> dict[int, A]:
         """Send each partition its request and return the answers by partition.
 
         Args:
-            key: identifies the answers.
-            requests: by partition.
+            requests: by partition, with one token.
+            kind: of the answers.
             deadline: of the wait.
             log: the id of the log that the requests are signed for; by default the connection's.
 
         Raises:
             InvalidRequest: a request is too large to be signed; nothing was published.
             RequestRejected: the first rejection; other partitions may have accepted.
+            ConflictingDecisions: an answer of another kind, which no worker has made.
             DecisionTimeout: not all partitions answered in time.
         """
-        sent = self.send(key, PendingRequest(requests), deadline, log=log)
-        return self.receive(key, sent, deadline)
+        replies = self._ask(requests, kind, deadline, log=log)
+        return {p: reply for p, reply in replies.items() if not isinstance(reply, RequestRejected)}
 
     def survey(
-        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
-    ) -> dict[int, Answer | RequestRejected]:
+        self, requests: Mapping[int, Request], kind: type[A], deadline: Deadline
+    ) -> dict[int, A | RequestRejected]:
         """Send requests as ``ask`` does, and return all replies, including rejections.
 
         Raises:
-            DecisionTimeout: not all partitions answered in time.
+            ConflictingDecisions, DecisionTimeout: as ``ask``.
         """
-        waiting = PendingRequest(requests, to_the_end=True)
-        return self._receive(key, self.send(key, waiting, deadline), deadline)
+        return self._ask(requests, kind, deadline, to_the_end=True)
+
+    def _ask(
+        self, requests: Mapping[int, Request], kind: type[A], deadline: Deadline, **how: Any
+    ) -> dict[int, A | RequestRejected]:
+        records = {partition: encode(request) for partition, request in requests.items()}
+        keys = {key_of(request) for request in requests.values()}
+        waiting = self.send(next(iter(keys), None), records, deadline, **how)
+        found: dict[int, A | RequestRejected] = {}
+        for partition, reply in self.receive(waiting, deadline).items():
+            if not isinstance(reply, kind | RequestRejected):
+                raise not_of_a_worker(partition, f"is no {kind.__name__}")
+            found[partition] = reply
+        return found
 
     def send(
         self,
         key: Hashable,
-        waiting: PendingRequest,
+        requests: Mapping[int, bytes],
         deadline: Deadline,
         *,
         log: bytes | None = None,
+        to_the_end: bool = False,
     ) -> PendingRequest:
         """Sign the requests and send each partition its own; ``receive`` returns the answers.
+
+        Args:
+            key: identifies the answers.
+            requests: by partition, encoded.
+            deadline: until when they may be sent.
+            log: as that of ``ask``.
+            to_the_end: as that of ``PendingRequest``.
 
         Raises:
             InvalidRequest: a request is too large to be signed; nothing was published.
             DecisionTimeout: they could not be sent before the deadline.
         """
         self.check_usable()
-        waiting.deadline = deadline
-        waiting.requests = self._signed(waiting.requests, log or self.log)
-        if not waiting.requests:
-            return waiting
+        signed = self._signed(requests, log or self.log)
+        if not signed:
+            return PendingRequest(key, signed, deadline)
         with ExitStack() as observed:
             request = "charge" if isinstance(key, tuple) else "other"
+            headers: Headers = []
             for observer in self._observers:
-                waiting.headers += observed.enter_context(observer.asking(request))
+                headers += observed.enter_context(observer.asking(request))
+            waiting = PendingRequest(key, signed, deadline, headers, to_the_end=to_the_end)
             with self._lock:
                 self._waiting[key] = waiting
                 if self._broken is not None:
                     waiting.fail(self._broken)
             try:
-                self._publish(waiting)
+                self._publish(signed, waiting)
             except BaseException:
                 self._forget(key)
                 raise
-            waiting.observed = observed.pop_all()
+            waiting.observed.push(observed.pop_all())
         return waiting
 
     def receive(
-        self, key: Hashable, waiting: PendingRequest, deadline: Deadline
-    ) -> dict[int, Answer]:
-        """Return the answers to what was sent, by partition. Call it once for each ``send``.
+        self, waiting: PendingRequest, deadline: Deadline
+    ) -> dict[int, Answer | RequestRejected]:
+        """Return the replies to what was sent, by partition. Call it once for each ``send``.
 
         Raises:
-            RequestRejected, DecisionTimeout: as ``ask``.
+            RequestRejected: the first rejection, unless all replies are waited for.
+            DecisionTimeout: not all partitions answered in time.
         """
-        replies = self._receive(key, waiting, deadline)
-        return {p: reply for p, reply in replies.items() if not isinstance(reply, RequestRejected)}
+        if not waiting.requests:
+            return {}
+        with waiting.observed:
+            try:
+                return waiting.result(deadline)
+            except DecisionTimeout as error:
+                if why := self._why_silent():
+                    raise DecisionTimeout(f"{error}. {why}") from None
+                raise
+            finally:
+                self._forget(waiting.key)
 
     def watch(self, dataset: str, run: str) -> Witness:
         """Return the witness of a run, which sees its decisions as long as a caller holds it."""
@@ -382,21 +427,6 @@ class Connection(ABC):
                     "step, or use more partitions for a new service"
                 )
         return signed
-
-    def _receive(
-        self, key: Hashable, waiting: PendingRequest, deadline: Deadline
-    ) -> dict[int, Answer | RequestRejected]:
-        if not waiting.requests:
-            return {}
-        with waiting.observed:
-            try:
-                return waiting.result(deadline)
-            except DecisionTimeout as error:
-                if why := self._why_silent():
-                    raise DecisionTimeout(f"{error}. {why}") from None
-                raise
-            finally:
-                self._forget(key)
 
     def _forget(self, key: Hashable) -> None:
         with self._lock:

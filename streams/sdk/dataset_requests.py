@@ -36,12 +36,14 @@ from streams.ledger.validation import check_policy, check_share
 from streams.records import (
     DELTA,
     AccessList,
+    AccessSet,
     Allowed,
     Answer,
     CloseDataset,
     CreateDataset,
     DatasetClosed,
     DatasetCreated,
+    DatasetWithdrawn,
     Erase,
     Erased,
     Name,
@@ -52,7 +54,6 @@ from streams.records import (
     SetAccess,
     User,
     WithdrawDataset,
-    encode,
 )
 from streams.records.signatures import InvalidKey, RequestSigner, public_bytes, public_text
 from streams.records.terms import TERMS, PolicyTerms, choices_of
@@ -60,7 +61,6 @@ from streams.records.users import normal_form, partitions_of
 from streams.sdk.arguments import read_users
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.errors import (
-    ConflictingDecisions,
     ErasedInPart,
     InvalidRequest,
     PartitionsDisagree,
@@ -264,9 +264,8 @@ def withdraw(connection: Connection, name: str, deadline: Deadline) -> None:
     check_names(name)
     home, others = _home_and_others(name, connection.partitions)
     for partitions in (others, [home]):
-        token = connection.new_token()
-        request = encode(WithdrawDataset(dataset=name, request=token))
-        connection.ask(token, dict.fromkeys(partitions, request), deadline)
+        request = WithdrawDataset(dataset=name, request=connection.new_token())
+        connection.ask(dict.fromkeys(partitions, request), DatasetWithdrawn, deadline)
 
 
 def close(connection: Connection, name: str, deadline: Deadline) -> list[str]:
@@ -276,19 +275,16 @@ def close(connection: Connection, name: str, deadline: Deadline) -> list[str]:
     datasets: set[str] = set()
     # The home partition first, so that no creation can complete the dataset meanwhile.
     for partitions in ([home], others):
-        token = connection.new_token()
-        request = encode(CloseDataset(dataset=name, request=token))
-        replies = connection.survey(token, dict.fromkeys(partitions, request), deadline)
+        request = CloseDataset(dataset=name, request=connection.new_token())
+        replies = connection.survey(dict.fromkeys(partitions, request), DatasetClosed, deadline)
         for reply in replies.values():
             if isinstance(reply, DatasetClosed):
                 datasets.update(reply.datasets)
-            elif isinstance(reply, RequestRejected) and (
-                partitions == [home] or reply.reason is not Reason.UNKNOWN_DATASET
-            ):
-                if reply.reason is Reason.UNKNOWN_DATASET:
-                    detail = f"dataset {quoted(name)} does not exist"
-                    raise RequestRejected(reply.reason, detail, reply.partition) from None
+            elif reply.reason is not Reason.UNKNOWN_DATASET:
                 raise reply
+            elif partitions == [home]:
+                detail = f"dataset {quoted(name)} does not exist"
+                raise RequestRejected(reply.reason, detail, home)
     return sorted(datasets)
 
 
@@ -367,11 +363,9 @@ def _created(
     partitions: Sequence[int],
     deadline: Deadline,
 ) -> dict[int, DatasetCreated]:
-    token = connection.new_token()
     log = UNSET if policy.allow is UNSET else connection.log
-    request = encode(CreateDataset(request=token, policy=policy, log=log))
-    answers = connection.ask(token, dict.fromkeys(partitions, request), deadline)
-    return {p: answer for p, answer in answers.items() if isinstance(answer, DatasetCreated)}
+    request = CreateDataset(request=connection.new_token(), policy=policy, log=log)
+    return connection.ask(dict.fromkeys(partitions, request), DatasetCreated, deadline)
 
 
 def _home_and_others(name: str, partitions: int) -> tuple[int, list[int]]:
@@ -448,17 +442,16 @@ def set_access(
     check_names(name)
     if connection.signer is None:
         raise InvalidRequest("access lists are set by a signed request: give a request_key")
-    token = connection.new_token()
     request = SetAccess(
         dataset=name,
-        request=token,
+        request=connection.new_token(),
         number=connection.now(),
         allow=list(allow),
         log=connection.log,
     )
     log = None if copied_from is None else _log_of(copied_from)
-    everywhere = dict.fromkeys(range(connection.partitions), encode(request))
-    connection.ask(token, everywhere, deadline, log=log)
+    everywhere = dict.fromkeys(range(connection.partitions), request)
+    connection.ask(everywhere, AccessSet, deadline, log=log)
 
 
 def _log_of(text: str) -> bytes:
@@ -483,21 +476,15 @@ def erase(connection: Connection, user: User, dataset: str | None, deadline: Dea
         known = pseudonyms.of_user(known)
     elif isinstance(known, str):
         known = normal_form(known)
-    token = connection.new_token()
     request = Erase(
-        request=token,
+        request=connection.new_token(),
         user=known,
         dataset=UNSET if dataset is None else dataset,
         pseudonyms=UNSET if pseudonyms is None else pseudonyms.fingerprint,
         hidden=True,
     )
     home = int(partitions_of([known], connection.partitions)[0])
-    answer = connection.ask(token, {home: encode(request)}, deadline)[home]
-    if not isinstance(answer, Erased):
-        raise ConflictingDecisions(
-            f"partition {home} answered a request to erase a user with {type(answer).__name__}: "
-            "it was not made by a worker"
-        )
+    answer = connection.ask({home: request}, Erased, deadline)[home]
     if answer.not_allowed:
         raise ErasedInPart(answer.datasets, answer.not_allowed)
     return answer.datasets

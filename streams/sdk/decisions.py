@@ -31,7 +31,7 @@ from streams.records import (
 )
 from streams.records.packing import unpack_bits, unpack_positions
 from streams.records.users import UserIds
-from streams.sdk.errors import ConflictingDecisions
+from streams.sdk.errors import ConflictingDecisions, not_of_a_worker
 
 logger = logging.getLogger("turnstile.sdk")
 
@@ -92,39 +92,26 @@ class ChargePart(NamedTuple):
     digest: bytes
     norms: NDArray[np.float64]
 
-    def decided(self, answer: Answer) -> StepDecision:
+    def decided(self, answer: Decision | RosterDecision) -> StepDecision:
         """Return the decision about these users, in their order.
 
         Raises:
             ConflictingDecisions: a worker cannot have made this decision for this request.
         """
-        if not isinstance(answer, Decision):
-            raise ConflictingDecisions(
-                f"partition {answer.partition} answered a charge with {answer}"
-            )
-        if answer.digest != self.digest:
-            raise _not_of_a_worker(answer, "is about other content")
+        if not isinstance(answer, Decision) or answer.users != len(self.norms):
+            raise not_of_a_worker(answer.partition, f"is not about {len(self.norms)} users")
         try:
             arrays = DecisionArrays.of(answer)
         except ValueError as error:
-            raise _not_of_a_worker(answer, str(error)) from error
+            raise not_of_a_worker(answer.partition, str(error)) from error
         norms, admitted, clipped = self.norms, arrays.admitted, arrays.clipped
-        if answer.users != len(norms):
-            raise _not_of_a_worker(answer, f"is not about {len(norms)} users")
         granted = np.where(admitted, norms, 0.0)
         if len(clipped):
             lower = arrays.granted
             if not np.all(admitted[clipped] & (lower >= 0) & (lower <= norms[clipped])):
-                raise _not_of_a_worker(answer, "grants what was not asked for")
+                raise not_of_a_worker(answer.partition, "grants what was not asked for")
             granted[clipped] = lower
         return StepDecision(answer.step, admitted, granted, arrays.exhausted, arrays.reasons)
-
-
-def _not_of_a_worker(decision: Decision, complaint: str) -> ConflictingDecisions:
-    return ConflictingDecisions(
-        f"a decision of partition {decision.partition} on step {decision.step} {complaint}: it was "
-        "not made by a worker. Release nothing of this step, and find out what writes to halts"
-    )
 
 
 Witnessed: TypeAlias = Decision | RosterDecision | Halted
@@ -228,6 +215,39 @@ class DecisionArrays(NamedTuple):
         return cls(admitted, unpack_bits(decision.exhausted, count), clipped, granted, reasons)
 
 
+class RosterChanges(NamedTuple):
+    """What a decision changes for the members of a roster in one partition.
+
+    Attributes:
+        members: how many members it is about.
+        halted, readmitted, exhausted, regranted: int64, positions among them, increasing.
+        granted: uint8, the levels granted at the last of these.
+    """
+
+    members: int
+    halted: NDArray[np.int64]
+    readmitted: NDArray[np.int64]
+    exhausted: NDArray[np.int64]
+    regranted: NDArray[np.int64]
+    granted: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, decision: RosterDecision) -> RosterChanges:
+        """Unpack a decision.
+
+        Raises:
+            ValueError: the arrays do not fit each other, so no worker has made the decision.
+        """
+        packed = decision.halted, decision.readmitted, decision.exhausted, decision.regranted
+        halted, readmitted, exhausted, regranted = (
+            unpack_positions(each, decision.members) for each in packed
+        )
+        granted = np.frombuffer(decision.granted, dtype=np.uint8)
+        if decision.members < 0 or len(regranted) != len(granted):
+            raise ValueError("has levels that do not fit")
+        return cls(decision.members, halted, readmitted, exhausted, regranted, granted)
+
+
 def _count_of(users: Users) -> int:
     """Return the number of users.
 
@@ -258,10 +278,7 @@ def whole_answer(value: bytes) -> Answer:
             case Decision():
                 DecisionArrays.of(answer)
             case RosterDecision():
-                packed = answer.halted, answer.readmitted, answer.exhausted, answer.regranted
-                *_, regranted = (unpack_positions(each, answer.members) for each in packed)
-                if answer.members < 0 or len(regranted) != len(answer.granted):
-                    raise ValueError("has levels that do not fit")
+                RosterChanges.of(answer)
             case Halted():
                 users = _count_of(answer.users)
                 if len(answer.exhausted) != -(-users // 8) or not _has_reasons(answer, users):

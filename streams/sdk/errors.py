@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from accounting import InvalidInput
 from streams.records import Measure, Policy, Reason, Rejected, Rejection
@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 
 class TurnstileError(Exception):
     """Base class of all errors of the SDK. After any of them nothing may be released."""
+
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember the constructor's arguments."""
+        error = super().__new__(cls, *args)
+        error._given = args, kwargs
+        return error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle these arguments, so that the error survives a process boundary."""
+        args, kwargs = self._given
+        return partial(type(self), **kwargs), args
 
 
 class InvalidRequest(TurnstileError, ValueError):
@@ -38,9 +51,6 @@ class UncoveredStep(InvalidRequest):
     def __init__(self, detail: str, measure: Measure, covered_by: tuple[Measure, ...]) -> None:
         super().__init__(detail)
         self.measure, self.covered_by = measure, covered_by
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.measure, self.covered_by)
 
 
 class ReleaseUnknown(InvalidRequest):
@@ -65,11 +75,7 @@ class ReleaseUnknown(InvalidRequest):
             f"unknown which of steps {released + 1} to {newest} were released. Give them up with "
             f"released={newest}; they stay charged" + (handed_back if is_last else "")
         )
-        self.run, self.released, self.newest, self._is_last = run, released, newest, is_last
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        rebuild = partial(type(self), is_last=self._is_last)
-        return rebuild, (self.run, self.released, self.newest)
+        self.run, self.released, self.newest = run, released, newest
 
 
 class ReleasedTwice(TurnstileError):
@@ -114,11 +120,6 @@ class RequestRejected(TurnstileError):
         self.detail = detail
         self.partition = partition
 
-    def __reduce__(self) -> tuple[type[RequestRejected], tuple[object, ...]]:
-        """Pickle the constructor's arguments, so that the error survives a process boundary."""
-        parts = self.reason, self.detail, self.partition, self.current_attempt
-        return type(self), (*parts, self.held, self.holder)
-
 
 class PolicyChanged(RequestRejected):
     """The dataset exists under another policy. A policy never changes."""
@@ -134,9 +135,6 @@ class PartitionsDisagree(PolicyChanged):
     def __init__(self, detail: str, partition: int | None) -> None:
         super().__init__(Reason.POLICY_CHANGED, detail, partition)
         self.args = (detail,)  # no partition rejected a request: the detail is the message
-
-    def __reduce__(self) -> tuple[type[RequestRejected], tuple[object, ...]]:
-        return type(self), (self.detail, self.partition)
 
 
 class DatasetInUse(RequestRejected):
@@ -193,9 +191,6 @@ class ErasedInPart(TurnstileError):
         )
         self.datasets, self.not_allowed = datasets, not_allowed
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.datasets, self.not_allowed)
-
 
 class ServiceUnavailable(TurnstileError):
     """Kafka cannot be reached or rejects records, or the topics do not exist.
@@ -238,9 +233,6 @@ class UnusableFile(ServiceUnavailable):
     def __init__(self, path: str, problem: FileProblem, detail: str = "") -> None:
         super().__init__(f"{path} {FILE_ADVICE[problem]}" + (f" ({detail})" if detail else ""))
         self.path, self.problem, self.detail = path, problem, detail
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self.problem, self.detail)
 
 
 FILE_ADVICE: dict[FileProblem, str] = {
@@ -372,6 +364,14 @@ def refusal_of(rejected: Rejected) -> RequestRejected:
         rejected.current_attempt,
         rejected.held,
         None if rejected.holder is None else (rejected.holder.dataset, rejected.holder.run),
+    )
+
+
+def not_of_a_worker(partition: int, complaint: str) -> ConflictingDecisions:
+    """Return the error for an answer that a worker cannot have made."""
+    return ConflictingDecisions(
+        f"the answer of partition {partition} {complaint}: it was not made by a worker. Release "
+        "nothing of this step, and find out what writes to halts"
     )
 
 

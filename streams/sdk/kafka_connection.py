@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from time import monotonic, sleep
 from typing import Any
@@ -125,10 +125,10 @@ class KafkaConnection(Connection):
     def _why_silent(self) -> str:
         return self._verifier.why_silent() if self._verifier else ""
 
-    def _publish(self, waiting: PendingRequest) -> None:
+    def _publish(self, requests: Mapping[int, bytes], waiting: PendingRequest) -> None:
         producer = self._open()
         try:
-            for partition, request in waiting.requests.items():
+            for partition, request in requests.items():
                 sent: Any = producer.send(
                     self._norms, value=request, partition=partition, headers=waiting.headers
                 )

@@ -1,28 +1,28 @@
 """The service in this process: one ledger per partition, which answers at once.
 
-The ledgers are those that workers apply the log to, so decisions are the same. There is no log and
-no Redis, so state is lost when the process ends.
+There is no log and no Redis, so state is lost when the process ends.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from time import monotonic, time
+from collections.abc import Mapping, Sequence
+from time import time
 
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Channel, Output
 from streams.records import tombstone_offset
-from streams.sdk.connection import Connection, PendingRequest
+from streams.sdk.connection import PendingRequest
 from streams.sdk.errors import Unusable
-from streams.sdk.followers import Followed, Reading
+from streams.sdk.followers import Followed
+from streams.sdk.local_connection import LocalConnection
 
 KEPT_BYTES = 256 * 1024 * 1024
 """Bytes of decisions kept for readers of HALTs; older ones are dropped."""
 
 
-class MemoryConnection(Connection):
+class MemoryConnection(LocalConnection):
     """A connection that applies requests in the caller's thread, one after the other.
 
     Attributes:
@@ -39,20 +39,9 @@ class MemoryConnection(Connection):
             Channel.ODOMETER: _Kept(compacted=True),
         }
 
-    def check_partitions(self) -> None:
-        """Do nothing: the number of partitions never changes."""
-
-    def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
-        """Yield the records of halts or odometer; following waits for other threads."""
-        self.check_usable()
-        kept = self._kept[channel]
+    def _publish(self, requests: Mapping[int, bytes], waiting: PendingRequest) -> None:
         with self._published:
-            begin = 0 if reading.since == "earliest" else kept.end
-            return self._read(kept, begin, None if reading.follow else kept.end, reading)
-
-    def _publish(self, waiting: PendingRequest) -> None:
-        with self._published:
-            for partition, request in waiting.requests.items():
+            for partition, request in requests.items():
                 self._answer(partition, self._apply(partition, request))
             self._published.notify_all()
 
@@ -79,34 +68,22 @@ class MemoryConnection(Connection):
                 self._kept[output.channel].add(followed, output.key)
         return outputs
 
-    def _answer(self, partition: int, outputs: Sequence[Output]) -> None:
-        """Deliver a partition's outputs to waiting callers."""
-        for output in outputs:
-            if output.channel is not Channel.ODOMETER:
-                self._deliver(output.channel, partition, output.value)
+    def _end(self, channel: Channel) -> int:
+        with self._published:
+            return self._kept[channel].end
 
-    def _read(
-        self, kept: _Kept, position: int, end: int | None, reading: Reading
-    ) -> Iterator[Followed]:
-        idle_since = monotonic()
-        while end is None or position < end:
-            with self._published:
-                self._check_open()
-                records, position = kept.between(position, end)
-                if not records and end is None:
-                    left = None
-                    if reading.idle_timeout is not None:
-                        left = idle_since + reading.idle_timeout - monotonic()
-                        if left <= 0:
-                            return
-                    self._published.wait(left)
-            if records:
-                yield from records
-                idle_since = monotonic()
+    def _between(
+        self, channel: Channel, begin: int, end: int | None
+    ) -> tuple[Sequence[Followed], int]:
+        with self._published:
+            return self._kept[channel].between(begin, end)
 
-    def _check_open(self) -> None:
-        if self._closed.is_set():
-            raise Unusable("this Turnstile was closed: open another one to read on")
+    def _wait(self, channel: Channel, position: int, seconds: float | None) -> None:
+        kept = self._kept[channel]
+        with self._published:
+            self._published.wait_for(
+                lambda: kept.end > position or self._closed.is_set(), timeout=seconds
+            )
 
     def _disconnect(self) -> None:
         with self._published:

@@ -27,23 +27,22 @@ Closing a run needs no policy and no agreement:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import uniform
 
 import numpy as np
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from accounting.exact.argument_checks import whole_number
 from accounting.exact.invalid_input import quoted
 from streams.records import (
     MAX_SEPARATION,
-    Answer,
     CloseRun,
     OpenRun,
     Reason,
+    RunClosed,
     RunOpened,
-    encode,
 )
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.dataset_requests import check_agreement, check_names
@@ -91,11 +90,21 @@ def open_run(
         raise InvalidRequest(
             f"released is {quoted(released)}; it must be a step, or -1 for none yet"
         )
-    request = _open_request(dataset, name, _separation(min_separation), take_over=take_over)
+    with invalid_requests():
+        blank = OpenRun(
+            dataset=dataset,
+            run=name,
+            attempt=0,
+            request="-",
+            min_separation=UNSET
+            if min_separation is None
+            else whole_number("min_separation", min_separation, 2, MAX_SEPARATION),
+            take_over=True if take_over else UNSET,
+        )
     for attempts in range(_OPENINGS):
         if attempts:
             connection.pause(uniform(0.0, _PAUSE))
-        opened = _open_everywhere(connection, dataset, request, deadline)
+        opened = _open_everywhere(connection, blank, deadline)
         if opened is not None:
             # Step 4.
             _check_separations(name, opened)
@@ -127,10 +136,10 @@ def resume_run(
     # The question has a token of its own, so that no copy of an earlier answer answers it.
     request = connection.new_token()
     question = OpenRun(dataset=dataset, run=name, attempt=number, request=request, confirms=token)
-    everywhere = dict.fromkeys(range(connection.partitions), encode(question))
-    answers = connection.ask(request, everywhere, deadline)
+    everywhere = dict.fromkeys(range(connection.partitions), question)
+    answers = connection.ask(everywhere, RunOpened, deadline)
     check_agreement(dataset, answers, connection.partitions)
-    opened = {p: replace(a, request=token) for p, a in answers.items() if isinstance(a, RunOpened)}
+    opened = {p: replace(answer, request=token) for p, answer in answers.items()}
     _check_separations(name, opened)
     check_key(opened[0].policy, connection.pseudonyms)
     due = _next_step(name, opened, None, 1)
@@ -153,9 +162,8 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
     attempts: dict[int, int | None] = {}
     newest = 1
     for partitions in (range(1), range(1, connection.partitions)):
-        token = connection.new_token()
-        request = encode(replace(blank, request=token, attempt=newest))
-        replies = connection.survey(token, dict.fromkeys(partitions, request), deadline)
+        request = replace(blank, request=connection.new_token(), attempt=newest)
+        replies = connection.survey(dict.fromkeys(partitions, request), RunClosed, deadline)
         for partition, reply in replies.items():
             if not isinstance(reply, RequestRejected):
                 continue
@@ -168,66 +176,40 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
         return False
     # Step 2. Otherwise the next opening would complete one that reached only other partitions.
     if unknown:
-        token, opening = connection.new_token(), _open_request(dataset, name)
-        opened = connection.survey(token, dict.fromkeys(unknown, opening(token, 0)), deadline)
+        opening = OpenRun(dataset=dataset, run=name, attempt=0, request=connection.new_token())
+        opened = connection.survey(dict.fromkeys(unknown, opening), RunOpened, deadline)
         for partition, answer in opened.items():
             if isinstance(answer, RunOpened):
                 attempts[partition] = answer.attempt
             # Where another run holds the budget, the run stays unknown. Closed elsewhere, it cannot
             # be opened any more.
-            elif isinstance(answer, RequestRejected) and not isinstance(answer, BudgetHeld):
+            elif not isinstance(answer, BudgetHeld):
                 raise answer
     # Step 3.
     token = connection.new_token()
     requests = {
-        partition: encode(replace(blank, request=token, attempt=attempt))
+        partition: replace(blank, request=token, attempt=attempt)
         for partition, attempt in attempts.items()
         if attempt is not None
     }
-    connection.ask(token, requests, deadline)
+    connection.ask(requests, RunClosed, deadline)
     return True
 
 
-def _separation(min_separation: int | None) -> int | UnsetType:
-    if min_separation is None:
-        return UNSET
-    with invalid_requests():
-        return whole_number("min_separation", min_separation, 2, MAX_SEPARATION)
-
-
-def _open_request(
-    dataset: str, name: str, separation: int | UnsetType = UNSET, *, take_over: bool = False
-) -> Callable[[str, int], bytes]:
-    """Return a function that makes the request from its token and the number of the attempt."""
-    blank = OpenRun(
-        dataset=dataset,
-        run=name,
-        attempt=0,
-        request="-",
-        min_separation=separation,
-        take_over=True if take_over else UNSET,
-    )
-    return lambda token, attempt: encode(replace(blank, request=token, attempt=attempt))
-
-
 def _open_everywhere(
-    connection: Connection,
-    dataset: str,
-    request: Callable[[str, int], bytes],
-    deadline: Deadline,
+    connection: Connection, blank: OpenRun, deadline: Deadline
 ) -> dict[int, RunOpened] | None:
     """Return the answers of all partitions under one attempt; None if another trainer
     interfered.
     """
     # Step 1.
-    token = connection.new_token()
-    replies: dict[int, Answer | RequestRejected] = {}
+    request = replace(blank, request=connection.new_token())
+    replies: dict[int, RunOpened | RequestRejected] = {}
     for partitions in (range(1), range(1, connection.partitions)):
         if not any(isinstance(reply, BudgetHeld) for reply in replies.values()):
-            requests = dict.fromkeys(partitions, request(token, 0))
-            replies |= connection.survey(token, requests, deadline)
+            replies |= connection.survey(dict.fromkeys(partitions, request), RunOpened, deadline)
     # Step 2.
-    check_agreement(dataset, replies, connection.partitions)
+    check_agreement(blank.dataset, replies, connection.partitions)
     opened = {p: reply for p, reply in replies.items() if isinstance(reply, RunOpened)}
     # Step 3.
     for _ in range(_OPENINGS):
@@ -235,15 +217,13 @@ def _open_everywhere(
         lower = {p: answer.attempt for p, answer in opened.items() if answer.attempt < highest}
         if not lower:
             return opened
-        attempt = min(highest, _HIGHEST_ASKED)
-        if min(lower.values()) >= attempt:
-            token, attempt = connection.new_token(), 0  # no request may name it: count up by one
+        request = replace(request, attempt=min(highest, _HIGHEST_ASKED))
+        if min(lower.values()) >= request.attempt:  # no request may name it: count up by one
+            request = replace(blank, request=connection.new_token())
         try:
-            requests = dict.fromkeys(lower, request(token, attempt))
-            answers = connection.ask(token, requests, deadline)
+            opened |= connection.ask(dict.fromkeys(lower, request), RunOpened, deadline)
         except Fenced:
             return None
-        opened |= {p: answer for p, answer in answers.items() if isinstance(answer, RunOpened)}
     return None
 
 

@@ -45,21 +45,21 @@ from streams.records.users import UserIds
 from streams.sdk.arguments import Priced, chosen_mechanism, price, read_numbers
 from streams.sdk.attempt import Ahead, AskedStep, Attempt, Call
 from streams.sdk.connection import Connection, Deadline
+from streams.sdk.decisions import RosterChanges
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
     StepContentChanged,
     Unusable,
     invalid_requests,
+    not_of_a_worker,
 )
 from streams.sdk.roster_steps import (
     AskedLevels,
     Current,
     RosterPart,
     RosterStep,
-    changes,
-    checked_decision,
-    not_of_a_worker,
+    checked_changes,
 )
 from streams.sdk.step_layout import Layout
 
@@ -179,7 +179,7 @@ class Roster:
         """Make the roster unusable, because its run has enrolled another one."""
         self._is_superseded = True
 
-    def _asked(self, priced: Priced, *, sets_norms: bool) -> AskedStep[RosterDecision, RosterStep]:
+    def _asked(self, priced: Priced, *, sets_norms: bool) -> AskedStep[RosterChanges, RosterStep]:
         """Return the parts of a step: new ones, or those that were published and not decided yet.
 
         Args:
@@ -344,7 +344,7 @@ class Roster:
             for part in parts.values()
         )
 
-    def _decided_before(self, partition: int, step: int, priced: Priced) -> RosterDecision:
+    def _decided_before(self, partition: int, step: int, priced: Priced) -> RosterChanges:
         """Return the decision that an earlier attempt received for the step that was handed back.
 
         Raises:
@@ -368,15 +368,15 @@ class Roster:
             )
         levels = np.frombuffer(there.levels, dtype=np.uint8)
         if decision.members > len(levels):  # may be fewer: users were enrolled since
-            raise not_of_a_worker(decision, f"is about more than {len(levels)} members")
-        return checked_decision(decision, levels.__getitem__)
+            raise not_of_a_worker(partition, f"is about more than {len(levels)} members")
+        return checked_changes(decision, levels.__getitem__)
 
     def put_together(
         self,
         step: int,
         priced: Priced,
         parts: Mapping[int, RosterPart],
-        decisions: Mapping[int, RosterDecision],
+        decisions: Mapping[int, RosterChanges],
         again: Collection[int],
     ) -> RosterStep:
         """Return the step's result from the decisions of all partitions, and update the roster.
@@ -397,28 +397,17 @@ class Roster:
         readmitted: list[NDArray[np.int64]] = []
         newcomers: list[NDArray[np.int64]] = []
         for partition, decision in decisions.items():
-            if partition not in again and not changes(decision, parts[partition].asked):
-                self._known[partition] = priced.digest
-                continue
             mine, count = self._layout.positions[partition], decision.members
-            left, back, spent, regranted = (
-                mine[unpack_positions(packed, count)]
-                for packed in (
-                    decision.halted,
-                    decision.readmitted,
-                    decision.exhausted,
-                    decision.regranted,
-                )
-            )
+            left, back = mine[decision.halted], mine[decision.readmitted]
             now.admitted[left], now.admitted[back] = False, True
-            now.exhausted[spent] = True
+            now.exhausted[mine[decision.exhausted]] = True
             if partition in again:
                 newcomers.append(mine[count:])
             else:
                 _, rows, levels = parts[partition].asked
                 self._sent[rows] = now.granted[rows] = levels
                 now.granted[back] = self._sent[back]
-                now.granted[regranted] = np.frombuffer(decision.granted, dtype=np.uint8)
+                now.granted[mine[decision.regranted]] = decision.granted
                 self._known[partition] = priced.digest
             halted.append(left)
             readmitted.append(back)
@@ -515,7 +504,7 @@ def enrol(
     """
     users = [layout.users_of(partition) for partition in range(len(layout.positions))]
     # Step 1.
-    answers = _asked(connection, dict.fromkeys(range(len(users)), empty), deadline)
+    answers = connection.ask(dict.fromkeys(range(len(users)), empty), Enrolled, deadline)
     # Step 2.
     for partition, answer in answers.items():
         _check_same(answer, users[partition])
@@ -529,16 +518,7 @@ def enrol(
                 missing[partition] = replace(empty, first=first, users=more.pack())
         if not missing:
             return answers
-        answers |= _asked(connection, missing, deadline)
-
-
-def _asked(
-    connection: Connection, requests: Mapping[int, Enrol], deadline: Deadline
-) -> dict[int, Enrolled]:
-    token = next(iter(requests.values())).request
-    records = {partition: encode(request) for partition, request in requests.items()}
-    answers = connection.ask(token, records, deadline)
-    return {p: answer for p, answer in answers.items() if isinstance(answer, Enrolled)}
+        answers |= connection.ask(missing, Enrolled, deadline)
 
 
 def _as_known(answer: Enrolled, users: UserIds) -> UserIds:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from accounting.exact.argument_checks import sampling_probability
 from accounting.release.exact_coins import heads
-from streams.records import Answer, RosterDecision
-from streams.records.packing import NO_PACKED, unpack_positions
-from streams.sdk.errors import ConflictingDecisions, Unusable
+from streams.records import Decision, RosterDecision
+from streams.sdk.decisions import RosterChanges
+from streams.sdk.errors import Unusable, not_of_a_worker
 
 Levels: TypeAlias = NDArray[np.uint8]
 
@@ -164,23 +164,21 @@ class RosterPart(NamedTuple):
     positions: NDArray[np.int64]
     asked: AskedLevels
 
-    def decided(self, answer: Answer) -> RosterDecision:
-        """Return the decision if it is about this step of this roster.
+    def decided(self, answer: Decision | RosterDecision) -> RosterChanges:
+        """Return the decision about this step of this roster.
 
         Raises:
             ConflictingDecisions: a worker cannot have made this decision for this request.
         """
-        if isinstance(answer, RosterDecision) and answer.digest == self.digest:
-            if answer.members != len(self.positions):
-                raise not_of_a_worker(answer, f"does not fit {len(self.positions)} members")
-            return checked_decision(answer, lambda places: self.asked.at(self.positions[places]))
-        raise not_of_a_worker(answer, "is about another step, or about other content")
+        if not isinstance(answer, RosterDecision) or answer.members != len(self.positions):
+            raise not_of_a_worker(answer.partition, f"is not about {len(self.positions)} members")
+        return checked_changes(answer, lambda places: self.asked.at(self.positions[places]))
 
 
-def checked_decision(
+def checked_changes(
     decision: RosterDecision, asked: Callable[[NDArray[np.int64]], Levels]
-) -> RosterDecision:
-    """Return a decision after checking that its arrays fit each other and the request.
+) -> RosterChanges:
+    """Return what a decision changes, after checking that no level is above the one requested.
 
     Args:
         decision: the decision of one partition.
@@ -190,31 +188,12 @@ def checked_decision(
         ConflictingDecisions: a worker cannot have made this decision for this request.
     """
     try:
-        for packed in (decision.halted, decision.readmitted, decision.exhausted):
-            unpack_positions(packed, decision.members)
-        regranted = unpack_positions(decision.regranted, decision.members)
+        changes = RosterChanges.of(decision)
     except ValueError as error:
-        raise not_of_a_worker(decision, f"has invalid positions: {error}") from error
-    granted = np.frombuffer(decision.granted, dtype=np.uint8)
-    if len(granted) != len(regranted) or (
-        len(granted) and bool((granted > asked(regranted)).any())
-    ):
-        raise not_of_a_worker(decision, "grants what was not asked for")
-    return decision
-
-
-def changes(decision: RosterDecision, asked: AskedLevels) -> bool:
-    """Return whether a step has changed anything for the users of one partition."""
-    packed = decision.halted, decision.readmitted, decision.exhausted, decision.regranted
-    return len(asked.rows) > 0 or any(one != NO_PACKED for one in packed)
-
-
-def not_of_a_worker(answer: Answer, complaint: str) -> ConflictingDecisions:
-    """Return the error for an answer that a worker cannot have written."""
-    return ConflictingDecisions(
-        f"the answer of partition {answer.partition} {complaint}: it was not made by a worker. "
-        "Release nothing of this step, and find out what writes to halts"
-    )
+        raise not_of_a_worker(decision.partition, str(error)) from error
+    if len(changes.granted) and bool((changes.granted > asked(changes.regranted)).any()):
+        raise not_of_a_worker(decision.partition, "grants what was not asked for")
+    return changes
 
 
 def poisson_sample(

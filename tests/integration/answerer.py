@@ -74,13 +74,12 @@ def doom(point: str, step: int) -> None:
     behind(Answering, "start", opened)
     publish = KafkaConnection._publish
 
-    def publish_one(self: Any, waiting: Any) -> None:
+    def publish_one(self: Any, requests: Any, waiting: Any) -> None:
         if point == "charged" and at["step"] == step:
-            first = dict(list(waiting.requests.items())[:1])
-            publish(self, type(waiting)(first))
+            publish(self, dict(list(requests.items())[:1]), waiting)
             self._open().flush()
             os.kill(os.getpid(), signal.SIGKILL)
-        publish(self, waiting)
+        publish(self, requests, waiting)
 
     KafkaConnection._publish = publish_one
 

@@ -13,6 +13,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import NoReturn
 
@@ -33,16 +34,15 @@ class DyingConnection(KafkaConnection):
         super().__init__(config)
         self._point = point
 
-    def _publish(self, waiting: PendingRequest) -> None:
-        parts = dict(waiting.requests)
-        if not any(isinstance(decode_request(part), Charge) for part in parts.values()):
-            super()._publish(waiting)
+    def _publish(self, requests: Mapping[int, bytes], waiting: PendingRequest) -> None:
+        if not any(isinstance(decode_request(part), Charge) for part in requests.values()):
+            super()._publish(requests, waiting)
             return
         if self._point == "half":
-            first = min(parts)
-            super()._publish(PendingRequest({first: parts[first]}))
+            first = min(requests)
+            super()._publish({first: requests[first]}, waiting)
         elif self._point == "published":
-            super()._publish(waiting)
+            super()._publish(requests, waiting)
         self._open().flush()
         die()
 

@@ -7,7 +7,7 @@ clients' requests can come in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from streams.ledger.ledger import Channel
@@ -71,18 +71,18 @@ class SimulatedConnection(Connection):
     def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
         raise NotImplementedError("no client of the simulation follows topics")
 
-    def _publish(self, waiting: PendingRequest) -> None:
-        for partition, request in waiting.requests.items():
+    def _publish(self, requests: Mapping[int, bytes], waiting: PendingRequest) -> None:
+        for partition, request in requests.items():
             self.may_die()
             self._send(partition, request)
 
-    def _receive(
-        self, key: Hashable, waiting: PendingRequest, deadline: Deadline
+    def receive(
+        self, waiting: PendingRequest, deadline: Deadline
     ) -> dict[int, Answer | RequestRejected]:
         if waiting.requests:
             self._fibre.wait(self._answered(waiting, deadline.at))
             self.may_die()
-        return super()._receive(key, waiting, deadline)
+        return super().receive(waiting, deadline)
 
     async def _answered(self, waiting: PendingRequest, until: float) -> None:
         timer = self.world.loop.call_at(until, self._wake.set)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -161,14 +161,14 @@ class WatchedPartitions(Partitions):
         finally:
             self._of_thread.places = outer
 
-    def _publish(self, waiting: PendingRequest) -> None:
+    def _publish(self, requests: Mapping[int, bytes], waiting: PendingRequest) -> None:
         places = getattr(self._of_thread, "places", None)
-        if places is None or not _is_charge(waiting):
-            super()._publish(waiting)
+        if places is None or not _is_charge(requests):
+            super()._publish(requests, waiting)
             return
         places.write()
-        for partition in sorted(waiting.requests):
-            super()._publish(PendingRequest({partition: waiting.requests[partition]}))
+        for partition in sorted(requests):
+            super()._publish({partition: requests[partition]}, waiting)
             places.write()
 
 
@@ -275,5 +275,5 @@ def take_turns(world: World, lives: int, turns: Sequence[int]) -> list[BaseExcep
     return [life.error for life in started]
 
 
-def _is_charge(waiting: PendingRequest) -> bool:
-    return all(isinstance(decode_request(r), Charge) for r in waiting.requests.values())
+def _is_charge(requests: Mapping[int, bytes]) -> bool:
+    return all(isinstance(decode_request(request), Charge) for request in requests.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -135,12 +135,12 @@ class Partitions(MemoryConnection):
             if isinstance(record, Charge)
         ]
 
-    def _publish(self, waiting: PendingRequest) -> None:
+    def _publish(self, requests: Mapping[int, bytes], waiting: PendingRequest) -> None:
         held, self._held = self._held, []
         for partition, outputs in held:
             self._say(partition, outputs)
-        reached = {p: sent for p, sent in waiting.requests.items() if p not in self.deaf}
-        super()._publish(PendingRequest(reached))
+        reached = {p: sent for p, sent in requests.items() if p not in self.deaf}
+        super()._publish(reached, waiting)
         self.before_result()
 
     def _apply(self, partition: int, request: bytes) -> Sequence[Output]:

@@ -134,7 +134,7 @@ def test_invalid_access_list_is_not_sent(service, allow):
 def test_request_too_large_with_its_signature_is_not_sent(service):
     service.signer = signer_of(private_key("alice"))
     with pytest.raises(InvalidRequest):
-        service.ask("key", {0: bytes(MAX_REQUEST_BYTES - 100)}, service.deadline(1.0))
+        service.send("key", {0: bytes(MAX_REQUEST_BYTES - 100)}, service.deadline(1.0))
     assert service.logs == [[], [], []]
 
 

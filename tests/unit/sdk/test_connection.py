@@ -71,7 +71,7 @@ def test_invalid_timeout_is_rejected(seconds: float) -> None:
 
 
 def test_all_partitions_must_answer() -> None:
-    waiting = PendingRequest(SENT)
+    waiting = PendingRequest("t", SENT, NOW)
     waiting.receive(answer(0))
     waiting.receive(answer(5))  # no caller waits for it
     with pytest.raises(DecisionTimeout):
@@ -81,7 +81,7 @@ def test_all_partitions_must_answer() -> None:
 
 
 def test_rejection_beats_an_answer_of_the_same_partition() -> None:
-    waiting = PendingRequest({0: SENT[0]})
+    waiting = PendingRequest("t", {0: SENT[0]}, NOW)
     waiting.receive(answer(0))
     waiting.receive(refusal(0))
     with pytest.raises(Fenced):
@@ -89,19 +89,19 @@ def test_rejection_beats_an_answer_of_the_same_partition() -> None:
 
 
 def test_in_a_survey_the_first_reply_of_a_partition_counts() -> None:
-    survey = PendingRequest({0: SENT[0]}, to_the_end=True)
+    survey = PendingRequest("t", {0: SENT[0]}, NOW, to_the_end=True)
     survey.receive(answer(0))
     survey.receive(refusal(0))
     assert survey.result(NOW) == {0: answer(0)}
 
 
 def test_rejection_ends_the_wait_except_in_a_survey() -> None:
-    waiting = PendingRequest(SENT)
+    waiting = PendingRequest("t", SENT, NOW)
     waiting.receive(refusal(0))
     with pytest.raises(Fenced) as fenced:
         waiting.result(NOW)
     assert fenced.value.current_attempt == 7
-    survey = PendingRequest(SENT, to_the_end=True)
+    survey = PendingRequest("t", SENT, NOW, to_the_end=True)
     survey.receive(refusal(0))
     with pytest.raises(DecisionTimeout):
         survey.result(NOW)
@@ -112,7 +112,7 @@ def test_rejection_ends_the_wait_except_in_a_survey() -> None:
 
 
 def test_rejection_of_another_request_is_ignored() -> None:
-    waiting = PendingRequest({0: SENT[0]})
+    waiting = PendingRequest("t", {0: SENT[0]}, NOW)
     waiting.receive(refusal(0, record=b"sent before, for the same step"))
     waiting.receive(refusal(1))  # no caller waits for it
     waiting.receive(answer(0))
@@ -190,12 +190,11 @@ class Republishing(MemoryConnection):
 def test_repeated_rejection_does_not_end_a_later_request() -> None:
     connection = Republishing(1, 30.0)
     connection.rejections = []
-    request = {0: encode(OpenRun(dataset="d", run="r", attempt=1, request="token"))}
+    request = {0: OpenRun(dataset="d", run="r", attempt=1, request="token")}
     for _ in range(2):
         with pytest.raises(RequestRejected):
-            connection.ask("token", request, connection.deadline(None))
+            connection.ask(request, RunOpened, connection.deadline(None))
     log = Log()
     log.create()
     connection.publish_all(log.records)
-    answers = connection.ask("token", request, connection.deadline(None))
-    assert isinstance(answers[0], RunOpened)
+    assert connection.ask(request, RunOpened, connection.deadline(None))[0].attempt == 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streams.records import Answer, Charge, CreateDataset, OpenRun, Policy, Reason
+from streams.records import Charge, CreateDataset, OpenRun, Policy, Reason, Request
 from streams.sdk.connection import Deadline
 from streams.sdk.errors import (
     BudgetHeld,
@@ -43,9 +43,9 @@ class Rivalry(Partitions):
         self.times = times
 
     def survey(
-        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
+        self, requests: Mapping[int, Request], kind: type[Any], deadline: Deadline
     ) -> dict[int, Any]:
-        replies = super().survey(key, requests, deadline)
+        replies = super().survey(requests, kind, deadline)
         if self.times and 0 not in requests:
             self.times -= 1
             for partition in (1, 2):  # one more than the opening has got there
@@ -81,16 +81,21 @@ class Echo(Partitions):
         self.stale: dict[int, Any] = {}
 
     def survey(
-        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
+        self, requests: Mapping[int, Request], kind: type[Any], deadline: Deadline
     ) -> dict[int, Any]:
-        replies = super().survey(key, requests, deadline)
+        replies = super().survey(requests, kind, deadline)
         self.stale |= replies
         return replies
 
     def ask(
-        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
-    ) -> dict[int, Answer]:
-        super().ask(key, requests, deadline)
+        self,
+        requests: Mapping[int, Request],
+        kind: type[Any],
+        deadline: Deadline,
+        *,
+        log: bytes | None = None,
+    ) -> dict[int, Any]:
+        super().ask(requests, kind, deadline, log=log)
         return {partition: self.stale[partition] for partition in requests}
 
 

@@ -26,9 +26,9 @@ class Recorded(MemoryConnection):
         super().__init__(3, 5.0)
         self.sent = []
 
-    def _publish(self, waiting):
-        self.sent += waiting.requests.values()
-        super()._publish(waiting)
+    def _publish(self, requests, waiting):
+        self.sent += requests.values()
+        super()._publish(requests, waiting)
 
 
 def opened(connection, key=KEY, dataset="d", run="r", **policy):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -48,9 +48,9 @@ class SignedConnection(MemoryConnection):
         self.silent = False
         self._requests: dict[int, bytes] = {}
 
-    def _publish(self, waiting: PendingRequest) -> None:
-        self._requests = dict(waiting.requests)
-        super()._publish(waiting)
+    def _publish(self, requests: Mapping[int, bytes], waiting: PendingRequest) -> None:
+        self._requests = dict(requests)
+        super()._publish(requests, waiting)
 
     def _answer(self, partition: int, outputs: list[Output]) -> None:
         for output in outputs:
