@@ -216,7 +216,7 @@ class DecisionArrays(NamedTuple):
 
 
 class RosterChanges(NamedTuple):
-    """What a decision changes for the members of a roster in one partition.
+    """The changes that a decision makes to the members of a roster in one partition.
 
     Attributes:
         members: how many members it is about.
