@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from aiokafka import TopicPartition
@@ -69,12 +68,7 @@ class TopicReader:
             raise LogUnavailable(f"cannot read {self._topic}: {error!r}") from error
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
     async def extent(self, partition: int) -> Extent:

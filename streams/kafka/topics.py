@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
-from types import TracebackType
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -132,12 +131,7 @@ class Topics:
     def __enter__(self) -> Topics:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib import resources
-from types import TracebackType
 from typing import Any, Self
 
 from redis.exceptions import (
@@ -94,12 +93,7 @@ class RedisStore(Store):
     async def __aenter__(self) -> RedisStore:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def connect(self) -> None:
@@ -160,17 +154,28 @@ class RedisStore(Store):
         except (RedisError, OSError) as error:
             raise self._unavailable("Redis does not answer", error) from error
 
-    async def acquire(self, partition: int, owner: str, topic: bytes, partitions: int) -> Acquired:
+    async def acquire(
+        self,
+        partition: int,
+        owner: str,
+        topic: bytes,
+        partitions: int,
+        discarding: Mapping[str, str] | None = None,
+    ) -> Acquired:
         """Own a partition of this log and fence every other owner."""
-        nothing = fields_of_nothing(topic, partition, partitions)
-        verdict, before = await self._run("acquire", partition, STATE, [owner, *_flat(nothing)])
-        return Acquired(_verdict(verdict), _text(_pairs(before)))
-
-    async def owner(self, partition: int) -> str:
-        """Return the owner of a partition; empty if it never had one."""
-        meta = self._key(partition, "meta")
-        owner = await self._ask(partition, lambda server: server.hget(meta, "owner"))
-        return _legible(owner or b"")
+        seen = [b"", b""]
+        if discarding is not None:
+            # The script compares bytes, of which ``discarding`` has the legible form.
+            meta, names = self._key(partition, "meta"), ("owner", "version")
+            found = await self._ask(partition, lambda server: server.hmget(meta, names))
+            seen = [value or b"" for value in found]
+            for name, value, verdict in zip(names, seen, _MOVED_ON, strict=True):
+                if _legible(value) != discarding.get(name, ""):
+                    return Acquired(verdict, {})
+        nothing = _words(fields_of_nothing(topic, partition, partitions).items())
+        arguments = [owner, int(discarding is not None), *seen, *nothing]
+        found, before = await self._run("acquire", partition, (*STATE, *STAGED), arguments)
+        return Acquired(_verdict(found), _text(_pairs(before)))
 
     async def load(self, partition: int) -> StoredState | None:
         """Return the whole state of a partition, read atomically; None if there is none.
@@ -242,16 +247,12 @@ class RedisStore(Store):
             *_counted(lists),
         )
 
-    async def unpaged(self, guard: Guard) -> Unpaged | Verdict:
-        """Return the state without its pages, read atomically, or why it is not what the owner
-        left.
-        """
-        arguments = [guard.owner, guard.version]
-        verdict, *found = await self._run("unpaged", guard.partition, STATE, arguments)
-        if _verdict(verdict) is not Verdict.OK:
-            return _verdict(verdict)
-        meta, changes, outbox = found
-        return Unpaged(_text(_pairs(meta)), changes, _named(_pairs(outbox)))
+    async def unpaged(self, partition: int) -> Unpaged:
+        """Return the state without its pages, read atomically."""
+        meta, changes, outbox = await self._at_once(
+            partition, ("HGETALL", "meta"), ("LRANGE", "changes", 0, -1), ("HGETALL", "outbox")
+        )
+        return Unpaged(_text(meta), changes, _named(outbox))
 
     async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
         """Return these pages as they are stored, without those that do not exist."""
@@ -259,18 +260,6 @@ class RedisStore(Store):
         found = await self._ask(partition, lambda server: server.hmget(key, list(names)))
         pages = zip(names, found, strict=True)
         return {name: page for name, page in pages if page is not None}
-
-    async def discard(self, partition: int, seen: Mapping[str, str]) -> Verdict:
-        """Delete the state of a partition, complete or not."""
-        # The script compares bytes, of which ``seen`` has the legible form.
-        meta, names = self._key(partition, "meta"), ("owner", "version")
-        found = await self._ask(partition, lambda server: server.hmget(meta, names))
-        arguments = [value or b"" for value in found]
-        verdicts = (Verdict.FENCED, Verdict.REWOUND)
-        for name, value, verdict in zip(names, arguments, verdicts, strict=True):
-            if _legible(value) != seen.get(name, ""):
-                return verdict
-        return _verdict(await self._run("discard", partition, (*STATE, *STAGED), arguments))
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
         """Report that a partition is decided; delete the reason for a suspension."""
@@ -340,6 +329,9 @@ class RedisStore(Store):
 _COMMAND_BYTES = 128 * 1024 * 1024
 """The largest content of a command that writes. The limit of Redis is 1 GiB by default."""
 
+_MOVED_ON = (Verdict.FENCED, Verdict.REWOUND)
+"""The verdicts if the owner or the version of a state differ."""
+
 _Entries = Sequence[tuple[Any, ...]]
 """Entries of one kind, each as the words of a command."""
 
@@ -361,9 +353,13 @@ def _pieces(added: Sequence[_Entries]) -> Iterator[list[list[tuple[Any, ...]]]]:
 def _counted(lists: Sequence[_Entries]) -> Iterator[Any]:
     """Yield the words of each list, after their number."""
     for entries in lists:
-        words = [word for entry in entries for word in entry]
+        words = _words(entries)
         yield len(words)
         yield from words
+
+
+def _words(entries: Iterable[tuple[Any, ...]]) -> list[Any]:
+    return [word for entry in entries for word in entry]
 
 
 _ADVICE: Sequence[tuple[type[Exception], str]] = (
@@ -427,15 +423,11 @@ async def _memory_settings(server: Server) -> tuple[str | None, str | None] | No
         return None
 
 
-_UNGUARDED = ("acquire", "discard")
-"""Scripts that a worker runs without owning the partition."""
-
-
 @cache
 def _script(name: str) -> tuple[str, str]:
     """Return the source of a script, and the SHA-1 by which Redis knows it."""
     scripts = resources.files("streams.store").joinpath("lua")
-    guard = "" if name in _UNGUARDED else scripts.joinpath("guard.lua").read_text()
+    guard = "" if name == "acquire" else scripts.joinpath("guard.lua").read_text()
     source = guard + scripts.joinpath(f"{name}.lua").read_text()
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
@@ -451,10 +443,6 @@ def _named(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
 def _legible(text: bytes) -> str:
     """Decode text, and escape bytes that no worker wrote: the caller finds them damaged."""
     return text.decode(errors="backslashreplace")
-
-
-def _flat(pairs: Mapping[str, Any]) -> list[Any]:
-    return [part for pair in pairs.items() for part in pair]
 
 
 def _pairs(listed: Sequence[bytes]) -> dict[bytes, bytes]:

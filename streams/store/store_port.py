@@ -129,7 +129,14 @@ class Store(Protocol):
     Each of them raises ``StoreUnavailable``; then it is not known whether a write took place.
     """
 
-    async def acquire(self, partition: int, owner: str, topic: bytes, partitions: int) -> Acquired:
+    async def acquire(
+        self,
+        partition: int,
+        owner: str,
+        topic: bytes,
+        partitions: int,
+        discarding: Mapping[str, str] | None = None,
+    ) -> Acquired:
         """Own a partition of this log and fence every other owner.
 
         Args:
@@ -137,10 +144,11 @@ class Store(Protocol):
             owner: a token that no other worker has.
             topic: the topic id of the log.
             partitions: P, the number of partitions of the topic.
+            discarding: the meta of a state to delete first, complete or not, as the caller saw it;
+                empty for none. If owner or version differ by now, the verdict is ``FENCED`` or
+                ``REWOUND``. Only a worker that can restore the whole state from elsewhere may do
+                so.
         """
-
-    async def owner(self, partition: int) -> str:
-        """Return the owner of a partition; empty if it never had one."""
 
     async def load(self, partition: int) -> StoredState | None:
         """Return the whole state of a partition; None if there is none.
@@ -182,23 +190,11 @@ class Store(Protocol):
             published: names of outbox entries to delete.
         """
 
-    async def unpaged(self, guard: Guard) -> Unpaged | Verdict:
-        """Return the state without its pages, or why it is not what the owner left."""
+    async def unpaged(self, partition: int) -> Unpaged:
+        """Return the state without its pages, as it is stored."""
 
     async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
         """Return these pages as they are stored, without those that do not exist."""
-
-    async def discard(self, partition: int, seen: Mapping[str, str]) -> Verdict:
-        """Delete the state of a partition, complete or not. The next acquisition begins with
-        nothing.
-
-        Only a worker that can restore the whole state from elsewhere may call this.
-
-        Args:
-            partition: the number of the partition.
-            seen: its meta as the caller saw it, empty for none. If owner or version differ by now,
-                nothing is deleted and the verdict is ``FENCED`` or ``REWOUND``.
-        """
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
         """Report that a partition is decided; delete the reason for a suspension.

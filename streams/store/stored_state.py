@@ -7,7 +7,7 @@ changed in one bit raises ``Damaged``; it is never read as "no user has spent an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 
 from streams.store.layout import (
@@ -54,13 +54,7 @@ def verified(
         Damaged: something is missing, older than it should be, or unreadable.
     """
     meta = Meta.of(fields)
-    for name, kept, counted in (
-        ("pages", len(pages), meta.pages),
-        ("changes", len(changes), meta.changes),
-        ("outbox", len(outbox), meta.outbox),
-    ):
-        if kept != counted:
-            raise Damaged(f"{name} has {kept} entries, but {counted} were written")
+    check_counts(meta, pages, changes, outbox)
     hashes = {name: page_hash(name, page) for name, page in pages.items()}
     if hexadecimal(digest_of(hashes.values())) != meta.digest:
         raise Damaged("the pages are not those that were written last: their digest differs")
@@ -73,6 +67,21 @@ def verified(
         outbox=opened(outbox),
         hashes=hashes,
     )
+
+
+def check_counts(meta: Meta, pages: Sized, changes: Sized, outbox: Sized) -> None:
+    """Check that there are as many entries as meta says; its digest does not cover the numbers.
+
+    Raises:
+        Damaged: some are missing.
+    """
+    for name, kept, counted in (
+        ("pages", len(pages), meta.pages),
+        ("changes", len(changes), meta.changes),
+        ("outbox", len(outbox), meta.outbox),
+    ):
+        if kept != counted:
+            raise Damaged(f"{name} has {kept} entries, but {counted} were written")
 
 
 def opened(outbox: Mapping[str, bytes]) -> list[tuple[str, bytes]]:

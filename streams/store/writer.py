@@ -26,7 +26,7 @@ from streams.store.layout import (
     with_meta_digest,
 )
 from streams.store.store_port import Guard, Store, Unpaged, Verdict
-from streams.store.stored_state import StoredState, joined, opened
+from streams.store.stored_state import StoredState, check_counts, joined, opened
 
 
 @dataclass(frozen=True)
@@ -116,13 +116,18 @@ class PartitionWriter:
 
     async def unpaged(self) -> Unpaged | Verdict:
         """Return the state without its pages, or why it is not what the owner left."""
-        found = await self._store.unpaged(self._guard)
-        if isinstance(found, Unpaged):  # it replaces the last snapshot, so it must be whole
-            try:
-                joined(Meta.of(found.fields), found.changes)
-                opened(found.outbox)
-            except Damaged:
-                return Verdict.DAMAGED
+        found = await self._store.unpaged(self.partition)
+        if found.fields.get("owner") != self.owner:
+            return Verdict.FENCED
+        if found.fields.get("version") != str(self.version):
+            return Verdict.REWOUND
+        try:  # it replaces the last snapshot, so it must be whole
+            meta = Meta.of(found.fields)
+            check_counts(meta, self._hashes, found.changes, found.outbox)
+            joined(meta, found.changes)
+            opened(found.outbox)
+        except Damaged:
+            return Verdict.DAMAGED
         return found
 
     async def pages(self, hashes: Mapping[str, int]) -> dict[str, bytes] | None:
@@ -144,7 +149,8 @@ class PartitionWriter:
 
     async def is_held(self) -> bool:
         """Return whether this worker still owns the partition."""
-        return await self._store.owner(self.partition) == self.owner
+        glance = await self._store.glance(self.partition)
+        return glance.meta.get("owner") == self.owner
 
     @property
     def _guard(self) -> Guard:

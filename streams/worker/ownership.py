@@ -332,17 +332,12 @@ class OwnedPartitions:
             damage,
             f" after the snapshot at offset {found.manifest.meta.next}" if found else "",
         )
-        verdict = await world.store.discard(partition, left.meta)
-        if verdict is Verdict.OK:
-            verdict = (
-                await world.store.acquire(
-                    partition, world.owner, suspensions.topic, suspensions.partitions
-                )
-            ).verdict
-        if verdict is not Verdict.OK:
+        log_of_it = suspensions.topic, suspensions.partitions
+        acquired = await world.store.acquire(partition, world.owner, *log_of_it, left.meta)
+        if acquired.verdict is not Verdict.OK:
             world.end(
-                ending_of(verdict),
-                f"partition {partition}: replacing the state was rejected: {verdict}",
+                ending_of(acquired.verdict),
+                f"partition {partition}: replacing the state was rejected: {acquired.verdict}",
             )
         try:
             return await self._take_over(suspensions, Guard(partition, world.owner, 1), found)

@@ -98,9 +98,21 @@ class MemoryStore(Store):
         """Return the contents of a partition, for inspecting or damaging them."""
         return self._kept.setdefault(partition, Contents())
 
-    async def acquire(self, partition: int, owner: str, topic: bytes, partitions: int) -> Acquired:
+    async def acquire(
+        self,
+        partition: int,
+        owner: str,
+        topic: bytes,
+        partitions: int,
+        discarding: Mapping[str, str] | None = None,
+    ) -> Acquired:
         """Acquire ownership of a partition and fence every other owner."""
         kept = self.contents(partition)
+        if discarding is not None:
+            for name, verdict in (("owner", Verdict.FENCED), ("version", Verdict.REWOUND)):
+                if kept.meta.get(name, "") != discarding.get(name, ""):
+                    return Acquired(verdict, {})
+            kept = self._kept[partition] = Contents(alive=kept.alive, suspended=kept.suspended)
         before = dict(kept.meta)
         nothing = fields_of_nothing(topic, partition, partitions)
         if not before:
@@ -115,10 +127,6 @@ class MemoryStore(Store):
         kept.meta["owner"] = owner
         _move_version(kept)
         return Acquired(Verdict.OK, before)
-
-    async def owner(self, partition: int) -> str:
-        """Return the owner of a partition; empty without one."""
-        return self.contents(partition).meta.get("owner", "")
 
     async def load(self, partition: int) -> StoredState | None:
         """Return the state of a partition, or None without one."""
@@ -177,26 +185,15 @@ class MemoryStore(Store):
         _move_version(kept)
         return Verdict.OK
 
-    async def unpaged(self, guard: Guard) -> Unpaged | Verdict:
-        """Return the state without pages, or why it is not that of the owner's last write."""
-        kept = self.contents(guard.partition)
-        if refused := _refusal(kept, guard):
-            return refused
+    async def unpaged(self, partition: int) -> Unpaged:
+        """Return the state without pages."""
+        kept = self.contents(partition)
         return Unpaged(dict(kept.meta), list(kept.changes), dict(kept.outbox))
 
     async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
         """Return those of the pages that exist."""
         kept = self.contents(partition).pages
         return {name: kept[name] for name in names if name in kept}
-
-    async def discard(self, partition: int, seen: Mapping[str, str]) -> Verdict:
-        """Delete the state of a partition, even if it is damaged."""
-        kept = self.contents(partition)
-        for name, verdict in (("owner", Verdict.FENCED), ("version", Verdict.REWOUND)):
-            if kept.meta.get(name, "") != seen.get(name, ""):
-                return verdict
-        self._kept[partition] = Contents(alive=kept.alive, suspended=kept.suspended)
-        return Verdict.OK
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
         """Record a heartbeat, and delete the reason of a suspension."""

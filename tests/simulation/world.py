@@ -40,8 +40,10 @@ class SharedStore(MemoryStore):
         self.connection = 0  # raised when all connections are dropped
         self.history: list[Mapping[int, Contents]] = [{}]
 
-    async def acquire(self, partition: int, owner: str, topic: bytes, partitions: int) -> Acquired:
-        return self._remember(partition, await super().acquire(partition, owner, topic, partitions))
+    async def acquire(self, partition: int, *how: Any, **discarding: Any) -> Acquired:
+        acquired = await super().acquire(partition, *how, **discarding)
+        self._remember(partition, acquired)
+        return acquired
 
     async def write(self, guard: Guard, fields: Mapping[str, str], **entries: Any) -> Verdict:
         return self._remember(guard.partition, await super().write(guard, fields, **entries))

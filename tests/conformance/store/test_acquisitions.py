@@ -12,7 +12,7 @@ NOTHING = genesis(TOPIC, P, PARTITIONS)
 def test_an_acquisition_of_nothing_begins_at_the_genesis_of_the_log(run):
     async def scenario(bench):
         assert await bench.store.load(P) is None
-        assert await bench.store.owner(P) == ""
+        assert (await bench.store.glance(P)).meta == {}
         acquired = await bench.store.acquire(P, "a", TOPIC, PARTITIONS)
         assert (acquired.verdict, acquired.before, acquired.version) == (Verdict.OK, {}, 0)
         kept = await bench.owner("a").load()

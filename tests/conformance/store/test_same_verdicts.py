@@ -177,7 +177,8 @@ class SameVerdicts(RuleBasedStateMachine):
     def discards(self, data):
         heads = [copy.meta for copy in (self.pair.read(), *self.earlier[-3:])]
         meta = data.draw(st.sampled_from(heads))
-        self.pair.both(lambda bench: bench.store.discard(P, meta))
+        log = b"topic of 16 byte", 4
+        self.pair.both(lambda bench: bench.store.acquire(P, "c", *log, meta))
 
     @rule(reason=st.sampled_from(["hole", "damaged"]))
     def stops(self, reason):
@@ -213,7 +214,7 @@ class SameVerdicts(RuleBasedStateMachine):
     def both_hold_and_say_the_same(self):
         self.pair.read()
         self.pair.both(lambda bench: bench.store.load(P))
-        self.pair.both(lambda bench: bench.store.owner(P))
+        self.pair.both(lambda bench: bench.store.unpaged(P))
         self.pair.both(lambda bench: bench.store.glance(P))
 
 

@@ -5,7 +5,7 @@ Nothing that is missing may ever be read as "nobody spent anything".
 
 import pytest
 
-from streams.store.layout import Damaged
+from streams.store.layout import Damaged, fields_of_nothing
 from streams.store.store_port import Verdict
 from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit
 from tests.doubles.memory_store import Contents
@@ -149,7 +149,8 @@ def test_version_that_is_no_number_is_discardable_damage(run, version):
         acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
         assert (acquired.verdict, acquired.before) == (Verdict.DAMAGED, kept.meta)
         assert bench.hand.read(P) == kept
-        assert await bench.store.discard(P, acquired.before) is Verdict.OK
+        again = await bench.store.acquire(P, "b", TOPIC, PARTITIONS, acquired.before)
+        assert (again.verdict, again.before) == (Verdict.OK, {})
 
     run(scenario)
 
@@ -184,11 +185,12 @@ def test_discarded_state_leaves_nothing_to_a_new_acquisition_and_fences_its_owne
         lose(kept)
         bench.hand.write(P, kept)
         seen = (await bench.store.glance(P)).meta
-        assert await bench.store.discard(P, seen) is Verdict.OK
-        assert bench.hand.read(P) == Contents(alive=kept.alive, suspended=kept.suspended)
-        assert await commit(writer, 4, 5) is Verdict.FENCED
-        acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
+        acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS, seen)
         assert (acquired.verdict, acquired.before) == (Verdict.OK, {})
+        nothing = {**fields_of_nothing(TOPIC, P, PARTITIONS), "owner": "b", "version": "1"}
+        assert bench.hand.read(P) == Contents(nothing, alive=kept.alive, suspended=kept.suspended)
+        assert bench.hand.staged(P) == 0
+        assert await commit(writer, 4, 5) is Verdict.FENCED
 
     run(scenario)
 
@@ -204,8 +206,9 @@ def test_state_that_moved_on_since_it_was_seen_is_not_discarded(run, verdict):
     async def scenario(bench):
         await filled(bench)
         kept = bench.hand.read(P)
-        assert await bench.store.discard(P, MOVED_ON[verdict](kept.meta)) is verdict
-        assert await bench.store.discard(P, {}) is Verdict.FENCED
+        for seen, found in ((MOVED_ON[verdict](kept.meta), verdict), ({}, Verdict.FENCED)):
+            acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS, seen)
+            assert (acquired.verdict, acquired.before) == (found, {})
         assert bench.hand.read(P) == kept
 
     run(scenario)

@@ -43,7 +43,7 @@ def test_connections_lost_while_idle_are_not_reopened(tmp_path):
             server.start()
             for _ in range(2 * CONNECTIONS):
                 with pytest.raises(StoreUnavailable):
-                    await store.owner(P)
+                    await store.glance(P)
 
     with RedisServer(tmp_path) as server:
         asyncio.run(scenario(server))
@@ -54,7 +54,7 @@ def test_all_connections_are_open_before_the_first_acquisition(tmp_path):
         async with RedisStore(server.url, "t.") as store:
             await store.connect()
             opened = client.info("stats")["total_connections_received"]
-            await asyncio.gather(*(store.owner(partition) for partition in range(5 * CONNECTIONS)))
+            await asyncio.gather(*(store.glance(partition) for partition in range(5 * CONNECTIONS)))
             assert client.info("stats")["total_connections_received"] == opened
 
     with RedisServer(tmp_path) as server, redis.Redis.from_url(server.url) as client:

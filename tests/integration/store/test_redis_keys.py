@@ -76,13 +76,13 @@ def test_owner_or_version_that_is_no_text_can_be_discarded(client, prefix, name)
     acquire(client, prefix)
     client.hset(key_of(prefix, P, "meta"), mapping={name: NO_TEXT, "changes": "7"})
 
-    async def discarded() -> Verdict:
+    async def discarded() -> Acquired:
         async with RedisStore(url_of(client), prefix) as store:
-            return await store.discard(P, (await store.glance(P)).meta)
+            return await store.acquire(P, "c", TOPIC, 4, (await store.glance(P)).meta)
 
     assert acquire(client, prefix).verdict is Verdict.DAMAGED
-    assert asyncio.run(discarded()) is Verdict.OK
-    assert acquire(client, prefix).before == {}
+    assert asyncio.run(discarded()) == Acquired(Verdict.OK, {})
+    assert acquire(client, prefix).before["owner"] == "c"
 
 
 @pytest.mark.parametrize("name", ["pages", "outbox"])

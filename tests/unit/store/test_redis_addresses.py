@@ -13,7 +13,7 @@ from streams.store.store_port import StoreUnavailable
 def test_a_redis_that_does_not_answer_is_unavailable():
     async def scenario():
         async with RedisStore("redis://127.0.0.1:1/0", "t.") as store:
-            await store.owner(3)
+            await store.glance(3)
 
     with pytest.raises(StoreUnavailable):
         asyncio.run(scenario())
