@@ -15,13 +15,7 @@ from accounting import (
     MEASURES,
     Gaussian,
     InvalidInput,
-    RenyiFilter,
-    ZcdpFilter,
-    renyi_to_epsilon,
-    steps_measure,
-    zcdp_budget,
 )
-from accounting.costs.step_shape import StepShape
 from accounting.exact.argument_checks import (
     as_float_array,
     exact_number,
@@ -131,31 +125,6 @@ MASKED = np.ma.array([2, 3], mask=[False, True])
 def test_mask_is_never_dropped(read: Callable[[], object]) -> None:
     with refused("x"):
         read()
-
-
-@pytest.mark.parametrize(
-    ("argument", "call"),
-    [
-        ("norms", lambda x: MEASURES["zcdp"].charge_units(Gaussian(1.0), x)),
-        ("cost", lambda x: ZcdpFilter(1.0).admit(np.zeros(2, dtype=np.int64), x)),
-        ("budgets", lambda x: RenyiFilter([2.0, 3.0], x)),
-        ("rdp", lambda x: renyi_to_epsilon([2.0, 3.0], x, 1e-5)),
-        ("amounts", lambda x: steps_measure(StepShape(1.0, 8.0)).epsilon(x, 1e-5)),
-    ],
-)
-def test_functions_name_the_argument(argument: str, call: Callable[[object], object]) -> None:
-    for values in (MASKED, [Decimal(1), Decimal(1)], np.array([1, 1], dtype=np.longdouble)):
-        with refused(argument):
-            call(values)
-
-
-def test_other_types_of_scalars_are_refused_by_name() -> None:
-    with refused("noise_stddev"):
-        Gaussian(Fraction(1, 3))
-    with refused("delta"):
-        zcdp_budget(1.0, Decimal("1e-5"))
-    with refused("rho"):
-        ZcdpFilter(np.longdouble(1))
 
 
 def test_float32_norms_are_taken_as_they_are() -> None:

@@ -1,13 +1,15 @@
 """One table of bad requests: each argument of each function, and values that it refuses.
 
-`test_validation` has the types that no argument takes, and `test_extreme_arguments` whether a
-function ends with anything but a result or `InvalidInput`.
+Every number and array of a row is also replaced by every extreme value: a function ends with a
+result or `InvalidInput`, never with another exception, a warning or NaN.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,37 +20,62 @@ import pytest
 from accounting import (
     MAX_BUDGET_UNITS,
     MEASURES,
+    AccountTerms,
+    BudgetAccount,
+    BudgetFilter,
     Gaussian,
     GdpFilter,
+    InvalidInput,
     Laplace,
+    Mechanism,
     NormGrid,
+    PerUserOrderFilter,
     PoissonGaussian,
     PoissonRecords,
     PureDP,
+    PureDPFilter,
+    RecurringCharge,
     RenyiFilter,
     ReportAccountant,
+    RosterColumns,
+    StatedCost,
+    StepsFilter,
     StepShape,
     ZcdpFilter,
     advance_units,
     banded_step,
+    banded_steps,
+    best_order,
     budget_units,
+    candidate_orders,
     checked_cost_table,
     cost_units,
     curve_risk,
+    epsilon_of,
+    from_units,
+    from_units_down,
     gdp_budget,
     gdp_cost,
+    gdp_risk,
     gdp_to_delta,
     gdp_to_epsilon,
     levels_of,
+    mechanism_from,
+    noise_for_epsilon,
+    noise_for_norm_budget,
     norms_of,
     poisson_gaussian_divergence,
+    pure_to_gdp,
+    renyi_budgets,
     renyi_cost,
     renyi_to_delta,
     renyi_to_epsilon,
     round_to,
     steps_measure,
+    steps_noise_multiplier,
     zcdp_budget,
     zcdp_cost,
+    zcdp_to_delta,
     zcdp_to_epsilon,
 )
 from accounting.exact.products import product_up, square_ratio_up
@@ -444,7 +471,134 @@ def reports() -> list[Refused]:
     ]
 
 
+def takes(call: Callable[..., object], *usual: Any) -> Refused:
+    """Return a row without bad values of its own."""
+    named = {str(at): value for at, value in enumerate(usual)}
+    return Refused(lambda **given: call(*given.values()), named, {})
+
+
+ORDERS = [1.5, 2.0, 64.0]
+MECHANISMS: list[Mechanism] = [
+    *(Gaussian(s) for s in (1.0, 5e-324, 1.7e308)),
+    *(Laplace(s) for s in (1.0, 5e-324, 1.7e308)),
+    *(PureDP(), PoissonGaussian(1.0, 0.01), PoissonGaussian(5e-324, 5e-324)),
+    *(PoissonGaussian(1.7e308, 1.0 - 2**-53), PoissonGaussian(1.0, 1.0)),
+    PoissonRecords(1.0, 0.01, 3),
+]
+RULES: list[BudgetFilter] = [
+    *(ZcdpFilter(0.3), GdpFilter(0.3), ZcdpFilter(0.0), RenyiFilter([2.0], [0.3])),
+    *(PureDPFilter(0.3), StepsFilter(StepShape(1.0, 2.0), 3), StepsFilter(StepShape(0.1, 2.0), 3)),
+]
+OWN = PerUserOrderFilter([2.0, 4.0], [0.3, 0.5])
+
+
+def of_mechanisms() -> Iterator[Refused]:
+    start = np.zeros(1, dtype=np.int64)
+    for m in MECHANISMS:
+        for call in (zcdp_cost, gdp_cost, OWN.bind):
+            yield takes(partial(call, m), [1.0])
+        for cost in (renyi_cost, poisson_gaussian_divergence, MEASURES["renyi"].charge_units):
+            yield takes(partial(cost, m), [1.0], ORDERS)
+        for name in ("zcdp", "gdp", "pure-dp"):
+            yield takes(partial(MEASURES[name].charge_units, m), [1.0])
+            yield takes(partial(MEASURES[name].cost_table, m), 1.0, 3)
+        yield takes(partial(MEASURES["renyi"].cost_table, m), 1.0, 3, ORDERS)
+        for rule in RULES:
+            first = rule.initial_state(1)
+            yield takes(lambda s, n, rule=rule, m=m: rule.admit_norms(s, m, n), first, [1.0])
+            yield takes(lambda s, n, c, rule=rule, m=m: rule.grant(s, m, n, c), first, [1.0], 1.0)
+            yield takes(lambda n, rule=rule, m=m: LocalFilter(rule).admit(m, n), 0.1)
+            yield takes(lambda n, c, rule=rule, m=m: LocalFilter(rule).grant(m, n, c), 0.1, 1.0)
+        for own in (OWN.admit_norms, OWN.grant_units):
+            yield takes(lambda s, n, own=own, m=m: own(s, FIRST[:1], m, n), start, [0.1])
+
+
+def of_filters() -> Iterator[Refused]:
+    start, rogers = np.zeros(1, dtype=np.int64), RogersFilter(1.0, 1e-5)
+    for rule in RULES:
+        state = rule.initial_state(1)
+        yield takes(rule.admit, state, np.full(state.shape, 0.1))
+        yield takes(rule.admit_units, state, state)
+        yield takes(rule.exhausted, state)
+        yield takes(lambda spent, rule=rule: LocalFilter(rule, spent), [0])
+        yield takes(lambda cost, rule=rule: LocalFilter(rule).admit_cost(cost), 0.1)
+    yield takes(rogers.admit_units, rogers.initial_state(1), rogers.initial_state(1))
+    yield takes(rogers.exhausted, rogers.initial_state(1))
+    yield takes(PerUserOrderFilter, [2.0], [1.0])
+    yield takes(OWN.admit_units, start, FIRST[:1], start)
+    yield takes(OWN.remaining, start, FIRST[:1])
+    yield takes(best_order, np.array([[1]]), [1])
+    yield takes(PureDPFilter, 1.0)
+
+
+class Rows:
+    """Balances of two users."""
+
+    def __init__(self) -> None:
+        self.spent = np.zeros(2, dtype=np.int64)
+        self.base = np.zeros(2, dtype=np.int64)
+        self.ticks = np.ones(2, dtype=np.int64)
+        self.order = np.zeros(2, dtype=np.uint8)
+
+
+def of_recurring_charges() -> Iterator[Refused]:
+    start, costs = np.zeros(1, dtype=np.int64), np.array([0, 1, 2, 3])
+
+    def account() -> BudgetAccount:
+        return BudgetAccount(AccountTerms((5,), (2,)), Rows())
+
+    def roster(slots: Any = start, levels: Any = (1,), highest: Any = 3) -> RecurringCharge:
+        return RecurringCharge([account()], [slots], levels, highest)
+
+    def restored(granted: Any, flags: Any, since: Any, steps: Any) -> RecurringCharge:
+        columns = RosterColumns(np.array([1], dtype=np.uint8), granted, flags, since)
+        return RecurringCharge.restored(
+            [account()], [start], columns, 3, steps=steps, cost_tables=[]
+        )
+
+    yield takes(AccountTerms, [1], [1])
+    yield takes(lambda slots: account().settle(slots), start)
+    yield takes(lambda slots: account().settle_for_write(slots), start)
+    yield takes(roster, start, [1], 3)
+    yield takes(lambda slots, levels: roster().enrol([slots], levels), start + 1, [1])
+    yield takes(lambda table: roster().step([table]), costs)
+    yield takes(lambda at, levels: roster().step([costs], at, levels), [0], [1])
+    yield takes(restored, [1], [0], start, 0)
+
+
+class GaussianDpEvent:
+    """An event of dp_accounting."""
+
+    def __init__(self, noise_multiplier: Any) -> None:
+        self.noise_multiplier = noise_multiplier
+
+
+def of_numbers() -> Iterator[Refused]:
+    steps, release = steps_measure(StepShape(1.0, 8.0)), np.random.default_rng(0)
+    units = np.zeros(1, dtype=np.int64)
+    yield takes(steps.budgets_for, 1.0, 1e-5)
+    yield takes(steps.epsilon, [2], 1e-5)
+    yield takes(lambda n, b: steps.epsilon(n, 1e-5, when="any time", budget=b), [2], 3 * 2**44)
+    yield takes(steps_noise_multiplier, 1.0, 1e-5, 1.0, 9)
+    yield takes(lambda e, d, t, c: noise_for_epsilon(e, d, t, 1.0, c), 1.0, 1e-5, 10, 1.0)
+    yield takes(lambda s, t, d, c: epsilon_of(s, 1.0, t, d, c), 1.0, 10, 1e-5, 1.0)
+    yield takes(noise_for_norm_budget, 1.0, 1.0)
+    yield takes(gdp_risk, 0.1, 0.01)
+    yield takes(renyi_budgets, 1.0, 1e-5, ORDERS)
+    yield takes(candidate_orders, 1.0, 1e-5)
+    yield takes(pure_to_gdp, [1.0])
+    yield takes(zcdp_to_delta, [0.1], 1.0)
+    yield takes(from_units, units)
+    yield takes(from_units_down, units)
+    yield takes(lambda c, s, b, n: banded_steps(c, s, min_separation=b, steps=n), [1.0], 1.0, 2, 3)
+    yield takes(lambda m, c: mechanism_from(GaussianDpEvent(m), c), 1.0, 1.0)
+    yield takes(lambda norm: StatedCost(Gaussian(1.0), norm).rho, 1.0)
+    yield takes(lambda n: ContinualCounter(8, generator=release, rho=1.0).add(n), 1)
+    yield takes(lambda n: SparseVector(1, 1.0, generator=release).above(n), 1)
+
+
 TABLE = [*conversions(), *costs(), *grids(), *filters(), *releases(), *reports()]
+EXTENDED = [*TABLE, *of_mechanisms(), *of_filters(), *of_recurring_charges(), *of_numbers()]
 ROWS = [
     pytest.param(row, argument, id=f"{number}-{argument}")
     for number, row in enumerate(TABLE)
@@ -458,3 +612,46 @@ def test_each_bad_argument_is_refused_by_name(row: Refused, argument: str) -> No
     for value in row.bad[argument]:
         with refused(argument):
             row.call(**{**row.usual, argument: value})
+
+
+NUMBERS: list[Any] = [
+    *(0, -0.0, 5e-324, 1e-310, 1e-200, 1e-9, 0.3, 1.0 - 2**-53, 1, 1.0 + 2**-52, 100, 1e9, 1e18),
+    *(1e100, 1e160, 1e200, 1.7e308, INF, -INF, NAN, -1, -5e-324, True, None, "1", [], [1.0], {}),
+    *(object(), 1j, 10**400, 10**5000, -(10**400), 2**53 + 1, 2**63, Fraction(1, 3)),
+    *(np.longdouble(1), np.float32(3.4e38), np.int8(-1), np.uint64(2**64 - 1), np.array(1.0)),
+]
+ARRAYS: list[Any] = [
+    *([], [0.0], [1.0], [5e-324], [1.7e308], [1e200, 1e-200, 0.0, 1.0], [INF], [NAN], [-1.0]),
+    *([[1.0]], [[]], 1.0, None, "a", ["1"], [None], [True], [1j], [[1], [1, 2]], {1: 2}, object()),
+    *([10**400], [10**5000], [2**63], [Fraction(1, 3)], np.zeros((2, 2)), np.array([[0, 1]])),
+    *(np.array([0]), np.array([1]), np.array([-1]), np.array([2**62]), np.array([2**63 - 1])),
+    *(np.array([], dtype=np.int64), np.zeros((1, 1), dtype=np.int64), np.array([1.0] * 3)[::2]),
+    *(np.array([1], dtype=np.float32), np.ma.array([1]), np.array(["2020"], dtype="M8[Y]")),
+]
+
+
+def has_nan(result: object) -> bool:
+    if isinstance(result, tuple | list):
+        return any(map(has_nan, result))
+    if is_dataclass(result):  # the estimates of a release are NaN where the noise drowned the users
+        parts = [part.name for part in fields(result) if not part.name.startswith("estimate")]
+        return any(has_nan(getattr(result, name, None)) for name in parts)
+    if isinstance(result, np.ndarray) and result.dtype.kind == "f":
+        return bool(np.isnan(result).any())
+    return isinstance(result, float) and math.isnan(result)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
+@pytest.mark.parametrize("row", EXTENDED, ids=range(len(EXTENDED)))
+def test_extreme_arguments_give_a_result_or_invalid_input(row: Refused) -> None:
+    for argument, usual in row.usual.items():
+        extremes: list[Any] = []
+        if isinstance(usual, list | np.ndarray):
+            extremes = ARRAYS
+        elif isinstance(usual, int | float):
+            extremes = NUMBERS
+        for value in extremes:
+            with suppress(InvalidInput):
+                result = row.call(**{**row.usual, argument: value})
+                assert not has_nan(result), (argument, value)
