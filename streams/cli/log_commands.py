@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -78,10 +77,7 @@ def verify(options: argparse.Namespace, config: Config) -> int:
             note(f"turnstile: no receipt was written to {options.receipt}: not everything fits")
         return Exit.REFUSED
     if options.receipt:
-        receipt = new_receipt(
-            config.prefix, verified.topic, verified.heads, verified.policies_digest()
-        )
-        write(signed(receipt, options.key) if options.key else receipt, options.receipt)
+        write(receipt_of(verified, options.key, config), options.receipt)
         note(f"turnstile: the receipt is in {options.receipt}")
     return Exit.OK
 
@@ -129,11 +125,21 @@ def _earlier_receipt(options: argparse.Namespace) -> Receipt | None:
         raise UnusableReceipt("--key signs a receipt: give --receipt FILE as well")
     if options.public_key and not options.against:
         raise UnusableReceipt("--public-key is for a receipt: give --against RECEIPT as well")
-    if options.against is None:
-        return None
-    receipt = read(options.against)
-    if options.public_key:
-        check_signature(receipt, options.public_key)
+    return receipt_in(options.against, options.public_key) if options.against else None
+
+
+def receipt_of(verified: Verified, key: Path | None, config: Config) -> Receipt:
+    """Return the receipt of a verification, signed if there is a key."""
+    policies = verified.policies_digest()
+    receipt = new_receipt(config.prefix, verified.topic, verified.heads, policies)
+    return signed(receipt, key) if key else receipt
+
+
+def receipt_in(path: Path, public_key: Path | None) -> Receipt:
+    """Return an earlier receipt, whose signature is checked if there is a key."""
+    receipt = read(path)
+    if public_key:
+        check_signature(receipt, public_key)
     elif receipt.signature is not None:
         note("turnstile: the signature of the receipt is not checked without --public-key")
     return receipt
@@ -186,27 +192,14 @@ def _show_mismatch(finding: LogFinding, as_json: bool) -> None:
 
 
 def _partition_fields(part: PartitionVerified) -> dict[str, Any]:
-    return {
-        "partition": part.partition,
-        "from": part.began,
-        "to": part.next,
-        "head": part.head.hex(),
-        "records": part.records,
-        "state_at": part.state_at,
-        "snapshot_at": part.snapshot_at,
-        "users": part.users,
-        "answers": part.halts,
-        "rejects": part.rejects,
-        "odometers": part.odometers,
-        "priced": part.priced,
-        "signed": part.signed,
-        "without_signature": part.bare,
-        "in_outbox": part.awaited,
-        "expired": part.expired,
-        "findings": part.findings.counts.total(),
-        "impossible": part.impossible,
-        "seconds": round(part.seconds, 3),
-    }
+    names = (
+        *("records", "state_at", "snapshot_at", "users", "answers", "rejects", "odometers"),
+        *("priced", "signed", "without_signature", "in_outbox", "expired", "impossible"),
+    )
+    log = {"partition": part.partition, "from": part.began, "to": part.next}
+    counts = {"findings": part.findings.counts.total(), "seconds": round(part.seconds, 3)}
+    fields = {name: getattr(part, name) for name in names}
+    return {**log, "head": part.head.hex(), **fields, **counts}
 
 
 def _show_verdict(verified: Verified, against: Receipt | None, as_json: bool) -> None:
@@ -253,11 +246,11 @@ def _verdict(verified: Verified, against: Receipt | None) -> str:
     notes = ""
     if against is not None:
         notes += f" The log continues the one of the receipt from {against.time}."
-    if awaited := sum(part.awaited for part in parts):
-        notes += f" {awaited:,} outputs are still in the outbox."
+    if waiting := sum(part.in_outbox for part in parts):
+        notes += f" {waiting:,} outputs are still in the outbox."
     if signed := sum(part.signed for part in parts):
         notes += f" {signed:,} records have the signature of a trusted key."
-    if bare := sum(part.bare for part in parts):
+    if bare := sum(part.without_signature for part in parts):
         notes += f" {bare:,} have none."
     if expired := sum(part.expired for part in parts):
         notes += f" {expired:,} answers are too old to be in their topics."
@@ -284,8 +277,8 @@ def explain(options: argparse.Namespace, config: Config) -> int:
         if options.json:
             for event in events:
                 is_shown = True
-                compared = compared_at(explanation.heads)
-                show("event", {"user": user, **_event_fields(event), "compared": compared}, True)
+                fields = {"user": user, **asdict(event), "time": utc(event.time)}
+                show("event", {**fields, "compared": compared_at(explanation.heads)}, True)
         else:
             is_shown = _show_events(user, explanation, options.delta) or is_shown
     for why in unproven([explanation.heads for explanation in explained.values()]):
@@ -297,32 +290,6 @@ def explain(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def _event_fields(event: AccountEvent) -> dict[str, Any]:
-    return {**asdict(event), "time": utc(event.time)}
-
-
-def _event_rows(user: User, event: AccountEvent) -> Iterator[Mapping[str, Any]]:
-    """Yield a row for each budget, at the order at which the largest part of it is spent."""
-    fields = _event_fields(event)
-    for share in event.budgets:
-        yield {"user": user, **fields, **_share_fields(share)}
-
-
-def _share_fields(share: Share) -> dict[str, Any]:
-    at = share.tightest
-    return {
-        "budget_of": share.dataset,
-        "measure": share.measure,
-        "order": share.orders[at] if share.orders else None,
-        "asked": share.asked[at],
-        "cost": share.cost[at],
-        "spent": share.spent[at],
-        "left": share.left[at] if share.left else None,
-        "epsilon": share.epsilon,
-        "budget_epsilon": share.budget_epsilon,
-    }
-
-
 def _show_events(user: User, explanation: Explanation, delta: float | None) -> bool:
     events = explanation.events
     if not events:
@@ -332,16 +299,18 @@ def _show_events(user: User, explanation: Explanation, delta: float | None) -> b
     names = ("time, UTC", "run", "step", "what", "norm", "budget of", "cost", "spent", "left")
     rows = [
         [
-            (row["time"] or "-")[:19].replace("T", " "),
-            f"{row['dataset']}/{row['run']}" if row["run"] else row["dataset"],
-            row["step"],
+            (utc(event.time) or "-")[:19].replace("T", " "),
+            f"{event.dataset}/{event.run}" if event.run else event.dataset,
+            event.step,
             event.what,
             _norm(event),
-            *(row[name] for name in ("budget_of", "cost", "spent", "left", "epsilon")),
-            _why(event, row["budget_of"]),
+            share.dataset,
+            *_at_tightest(share, share.cost, share.spent, share.left),
+            share.epsilon,
+            _why(event, share),
         ]
         for event in events
-        for row in _event_rows(user, event)
+        for share in event.budgets
     ]
     show_table((*names, "epsilon", "why"), rows)
     say("")
@@ -351,21 +320,23 @@ def _show_events(user: User, explanation: Explanation, delta: float | None) -> b
     return True
 
 
+def _at_tightest(share: Share, *numbers: Sequence[float]) -> list[float | None]:
+    """Return numbers at the order at which the largest part of the budget is spent."""
+    return [each[share.tightest] if each else None for each in numbers]
+
+
 REMARKS = {reason.name: reason.remark for reason in HALT_REASONS.values()}
 
 
-def _why(event: AccountEvent, budget: str) -> str:
+def _why(event: AccountEvent, share: Share) -> str:
     """Return a remark about a budget in an event."""
-    if event.refused_by == budget:
-        share = next(share for share in event.budgets if share.dataset == budget)
+    if event.refused_by == share.dataset:
         if event.exhausted or not share.left:
             return "nothing left"
-        asked, left = share.asked[share.tightest], share.left[share.tightest]
+        asked, left = _at_tightest(share, share.asked, share.left)
         return f"{plain(asked)} asked for, {plain(left)} left"
     if event.what == "earlier":
         known = ", and erased" if event.erased else ""
-        if not math.isnan(event.time):
-            return f"in the log that the dataset came from{known}"
         return f"before offset {event.offset}, where the log begins{known}"
     if event.what == "erased":
         return "the rest of the budget is spent: the user is not admitted again"

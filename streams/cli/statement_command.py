@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from accounting import InvalidInput
-from streams.cli.log_commands import check_same_log, opened
+from streams.cli.log_commands import check_same_log, opened, receipt_in, receipt_of
 from streams.cli.printing import Exit, UnusableInput, note, plain, say, show
 from streams.cli.subjects import no_dataset
 from streams.config import Config
@@ -18,15 +18,7 @@ from streams.operations.statement import Statement, rounded_up, statement_of
 from streams.operations.status import read_datasets
 from streams.records import Policy
 from streams.replay.findings import Verified
-from streams.replay.receipts import (
-    Receipt,
-    UnusableReceipt,
-    check_signature,
-    new_receipt,
-    policies_digest,
-    read,
-    signed,
-)
+from streams.replay.receipts import Receipt, UnusableReceipt, policies_digest
 from streams.replay.verify import verify
 
 
@@ -44,12 +36,7 @@ def statement(options: argparse.Namespace, config: Config) -> int:
         if not verified.fits:
             note("turnstile: log and service differ: `turnstile verify` shows where")
             return Exit.REFUSED
-        receipt = new_receipt(
-            config.prefix, verified.topic, verified.heads, verified.policies_digest()
-        )
-        if options.key:
-            receipt = signed(receipt, options.key)
-        policies = _policies(verified)
+        receipt, policies = receipt_of(verified, options.key, config), _policies(verified)
     if options.name not in policies:
         return no_dataset(options.name)
     try:
@@ -68,11 +55,7 @@ def _from_receipt(
     options: argparse.Namespace, config: Config
 ) -> tuple[Receipt, Mapping[str, Policy]]:
     """Return the receipt of an earlier verification, and the policies, which must be its."""
-    receipt = read(options.verified)
-    if options.public_key:
-        check_signature(receipt, options.public_key)
-    elif receipt.signature is not None:
-        note("turnstile: the signature of the receipt is not checked without --public-key")
+    receipt = receipt_in(options.verified, options.public_key)
     with opened(config) as archive:
         check_same_log(receipt, archive, config)
     policies = {name: found.policy for name, found in read_datasets(config).items()}

@@ -214,14 +214,6 @@ class Accounts:
         """Return the ids in these slots."""
         return self._index.users_at(slots)
 
-    def add(self, users: UserIds, numbers: dict[str, NDArray[np.integer]]) -> Numbers:
-        """Give unknown users the next slots, with the numbers of another log; return the slots."""
-        slots = np.arange(len(self), len(self) + len(users))
-        self._enrol(users)
-        self._rows.write(slots, numbers)
-        self._exhausted = None
-        return slots
-
     def enrol(self, new_users: UserIds) -> AccountDelta:
         """Give users their slots before anything is charged to them."""
         first = len(self._index)

@@ -285,15 +285,22 @@ def check_roster_mechanism(
         )
         raise Rejection(Reason.INVALID_MECHANISM, detail)
     try:
-        mechanism = (
-            PoissonGaussian(charge.scale, charge.sampling_rate)
-            if charge.mechanism == "poisson-gaussian"
-            else MECHANISMS[charge.mechanism](charge.scale)
-        )
+        mechanism = mechanism_of_step(charge)
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
     check_covered(mechanism, charge.mechanism, policies, Measure.covers_by_table)
     check_noise(mechanism, clip_norm, policies)
+
+
+def mechanism_of_step(charge: ChargeRoster) -> Mechanism:
+    """Return the mechanism that a roster step names.
+
+    Raises:
+        InvalidInput: it has no such scale or sampling rate.
+    """
+    if charge.mechanism == "poisson-gaussian":
+        return PoissonGaussian(charge.scale, charge.sampling_rate)
+    return MECHANISMS[charge.mechanism](charge.scale)
 
 
 def check_covered(

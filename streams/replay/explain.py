@@ -7,7 +7,7 @@ unknown user gets the same empty answer as one who was never charged.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -114,8 +114,8 @@ class AccountEvent:
     run: str
     step: int | None
     what: What
-    norm: float
-    granted: float
+    norm: float = 0.0
+    granted: float = 0.0
     level: int | None = None
     mechanism: str | None = None
     scale: float | None = None
@@ -208,31 +208,17 @@ class _Account:
         if all(policy.row.covers(_SAMPLED) for policy in budgets.policies):
             self._sampled.update(_names(budgets.outermost))  # there may have been sampled steps
         own, *_ = self._shares(budgets, None)
-        return AccountEvent(
-            time=math.nan,
-            partition=partition,
-            offset=offset,
-            dataset=dataset,
-            run="",
-            step=None,
-            what="earlier",
-            erased=self._is_erased(budgets),
-            norm=0.0,
-            granted=0.0,
-            budgets=(own,),
-        )
+        place = math.nan, partition, offset, dataset, "", None
+        return AccountEvent(*place, "earlier", erased=self._is_erased(budgets), budgets=(own,))
 
     def event_of(self, applied: Applied) -> AccountEvent | None:
         """Return what a record has done to the user, if anything."""
         match applied.request:
-            case Charge() as charge if (
-                place := UserIds.unpack(charge.users).position(self._user)
-            ) is not None:
-                if applied.is_first:
-                    return self._charged(applied, charge, place)
-            case ChargeRoster() as charge if charge.address in self._positions:
-                if applied.is_first:
-                    return self._charged_by_level(applied, charge)
+            case Charge() as charge if applied.is_first:
+                place = UserIds.unpack(charge.users).position(self._user)
+                return None if place is None else self._charged(applied, charge, place)
+            case ChargeRoster() as charge if charge.address in self._positions and applied.is_first:
+                return self._charged_by_level(applied, charge)
             case Erase() as erase if erase.user == self._user:
                 return self._erased(applied, erase)
             case Enrol() as enrol if enrol.address not in self._positions:
@@ -326,16 +312,10 @@ class _Account:
         if not len(there):
             return None
         self._positions[enrol.address] = int(there[0])
-        budgets = self._ledger.state.policies.budgets(enrol.dataset)
-        return AccountEvent(
-            **_place(applied, enrol),
-            step=None,
-            what="enrolled",
-            norm=float(enrol.clip_norm),
-            granted=0.0,
-            level=enrol.levels,
-            budgets=self._shares(budgets, None),
-        )
+        shares = self._shares(self._ledger.state.policies.budgets(enrol.dataset), None)
+        place = *_place(applied), enrol.dataset, enrol.run, None
+        norm = float(enrol.clip_norm)
+        return AccountEvent(*place, "enrolled", norm, level=enrol.levels, budgets=shares)
 
     def _erased(self, applied: Applied, request: Erase) -> AccountEvent | None:
         answer = decode_answer(applied.outputs[0].value)
@@ -343,20 +323,9 @@ class _Account:
         if len(applied.outputs) == 1:  # the user is unknown, or was erased before
             return None
         budgets = map(self._ledger.state.policies.budgets, answer.datasets)
-        return AccountEvent(
-            time=applied.record.written,
-            partition=applied.partition,
-            offset=applied.record.offset,
-            dataset=request.dataset or answer.datasets[0],
-            run="",
-            step=None,
-            what="erased",
-            norm=0.0,
-            granted=0.0,
-            erased=True,
-            exhausted=True,
-            budgets=tuple(self._shares(each, None)[0] for each in budgets),
-        )
+        shares = tuple(self._shares(each, None)[0] for each in budgets)
+        place = *_place(applied), request.dataset or answer.datasets[0], "", None
+        return AccountEvent(*place, "erased", erased=True, exhausted=True, budgets=shares)
 
     def _is_erased(self, budgets: Budgets) -> bool:
         return budgets.are_erased(budgets.known_as(UserIds([self._user]))) is not None
@@ -373,11 +342,13 @@ class _Account:
     ) -> AccountEvent:
         what: What = "clipped" if granted < norm else "charged"
         return AccountEvent(
-            **_place(applied, charge),
-            step=charge.step,
-            what="halted" if halted else what,
-            norm=norm,
-            granted=granted,
+            *_place(applied),
+            charge.dataset,
+            charge.run,
+            charge.step,
+            "halted" if halted else what,
+            norm,
+            granted,
             mechanism=charge.mechanism,
             scale=None if charge.mechanism == "pure-dp" else charge.scale,
             **fields,
@@ -437,14 +408,8 @@ class _Account:
         return tuple(shares)
 
 
-def _place(applied: Applied, request: Charge | ChargeRoster | Enrol) -> Mapping[str, Any]:
-    return {
-        "time": applied.record.written,
-        "partition": applied.partition,
-        "offset": applied.record.offset,
-        "dataset": request.dataset,
-        "run": request.run,
-    }
+def _place(applied: Applied) -> tuple[float, int, int]:
+    return applied.record.written, applied.partition, applied.record.offset
 
 
 def _names(budgets: Iterable[Accounts]) -> list[str]:

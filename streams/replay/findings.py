@@ -83,14 +83,14 @@ class PartitionVerified:
     head: bytes = b""  # of the hash chain there
     records: int = 0  # of the log
     users: int = 0
-    halts: int = 0  # outputs that were found, in halts and in rejects
+    answers: int = 0  # outputs that were found, in halts and in rejects
     rejects: int = 0
     odometers: int = 0  # users with an odometer record
     priced: int = 0  # roster steps whose cost table was computed again
-    awaited: int = 0  # outputs that are in the outbox and not published yet
+    in_outbox: int = 0  # outputs that are in the outbox and not published yet
     expired: int = 0  # outputs that their topics may have deleted because of their age
     signed: int = 0  # records with a signature of a trusted key, if keys are given
-    bare: int = 0  # records without a signature, if keys are given
+    without_signature: int = 0  # records without a signature, if keys are given
     state_at: int | None = None  # where the state in Redis was compared
     snapshot_at: int | None = None  # where the last snapshot was compared, or the replay began
     seconds: float = 0.0

@@ -31,7 +31,7 @@ from accounting.costs.norm_levels import grid_norms
 from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger
 from streams.ledger.tracked import Address
-from streams.ledger.validation import MECHANISMS
+from streams.ledger.validation import MECHANISMS, mechanism_of_step
 from streams.records import (
     Charge,
     ChargeRoster,
@@ -45,7 +45,7 @@ from streams.records import (
 )
 from streams.records.packing import unpack_bits, unpack_norms, unpack_positions
 from streams.records.users import UserIds
-from streams.replay.log_replay import Applied, mechanism_of_step
+from streams.replay.log_replay import Applied
 
 Counts = NDArray[np.int64]
 
@@ -197,15 +197,13 @@ class Histories:
             TooManyMechanisms: the record is of one kind of steps too many.
         """
         match applied.request:
-            case Charge() as charge:
-                if applied.is_first:
-                    self._doubt(applied, charge, "the step named its own users")
-                    self._charged(charge, decode_answer(applied.outputs[0].value))
-            case ChargeRoster() as charge:
-                if applied.is_first:
-                    if charge.levels:
-                        self._doubt(applied, charge, "levels of a roster moved")
-                    self._charged_by_level(charge, decode_answer(applied.outputs[0].value))
+            case Charge() as charge if applied.is_first:
+                self._doubt(applied, charge, "the step named its own users")
+                self._charged(charge, decode_answer(applied.outputs[0].value))
+            case ChargeRoster() as charge if applied.is_first:
+                if charge.levels:
+                    self._doubt(applied, charge, "levels of a roster moved")
+                self._charged_by_level(charge, decode_answer(applied.outputs[0].value))
             case Enrol() as enrol:
                 self._enrolled(enrol)
             case CloseRun() as close:
@@ -222,9 +220,8 @@ class Histories:
 
     def end(self) -> Mapping[str, DatasetHistory]:
         """Count the accrued steps, and return the histories."""
-        for address, roster in self._rosters.items():
-            self._settle(address[0], roster, np.arange(len(roster.granted)))
-            roster.since[:] = roster.steps
+        for address in list(self._rosters):
+            self._end(address)
         return self.datasets
 
     def _of(self, budgets: Budgets) -> list[DatasetHistory]:

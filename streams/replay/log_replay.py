@@ -18,14 +18,12 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from accounting import Mechanism, PoissonGaussian
 from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
 from streams.ledger.ledger import Ledger, LostErasureKey, Output, UnknownState, ledger_of
 from streams.ledger.outputs import Channel
 from streams.ledger.partition_errors import PartitionError
-from streams.ledger.validation import MECHANISMS
-from streams.records import ChargeRoster, Import, Rejection, Request, decode_request
+from streams.records import Import, Rejection, Request, decode_request
 from streams.replay.archive import (
     Archive,
     ArchivedRecord,
@@ -71,13 +69,6 @@ class Applied(NamedTuple):
 
 class _Offset(msgspec.Struct):
     offset: int
-
-
-def mechanism_of_step(charge: ChargeRoster) -> Mechanism:
-    """Return the mechanism that a roster step names."""
-    if charge.mechanism == "poisson-gaussian":
-        return PoissonGaussian(charge.scale, charge.sampling_rate)
-    return MECHANISMS[charge.mechanism](charge.scale)
 
 
 class HeadMismatch(BrokenLog):

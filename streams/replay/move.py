@@ -85,64 +85,51 @@ def move(
         moved = []
         for partition in range(file.partitions):
             # Steps 3 and 4.
-            _append(file, archive, append, partition)
-            moved.append(_compared(file, archive, partition))
+            moved.append(_moved(file, archive, append, partition))
             tell(f"partition {partition}: the service has {moved[-1].records} records")
     return moved
 
 
-def _chain(archive: Archive, topic: bytes, partition: int, extent: Extent) -> HashChain:
-    """Return the hash chain of records as those of the log with an id."""
+def _chain(archive: Archive, topic: bytes, partition: int, end: int) -> HashChain:
+    """Return the hash chain of the first records, as those of the log with an id."""
     chain = genesis(topic, partition, archive.partitions)
-    for record in archive.read(NORMS, partition, extent):
+    for record in archive.read(NORMS, partition, Extent(0, end)):
         chain = chain.after(record.offset, record.value)
     return chain
 
 
 def _check_file(file: FileArchive, partition: int) -> None:
     (stored,) = file.heads(partition)
-    extent = file.extent(NORMS, partition)
-    if stored.next is None or _chain(file, file.topic, partition, extent).head != stored.head:
+    end = file.extent(NORMS, partition).end
+    if _chain(file, file.topic, partition, end).head != stored.head:
         raise BrokenLog(
             f"partition {partition}: the log in the file is not the one that was applied: see "
             f"`turnstile verify --budgets {file.file.path}`"
         )
 
 
-def _append(file: FileArchive, archive: Archive, append: Append, partition: int) -> None:
-    """Append the records that the log does not have yet."""
+def _moved(file: FileArchive, archive: Archive, append: Append, partition: int) -> MovedPartition:
     present, wanted = archive.extent(NORMS, partition), file.extent(NORMS, partition)
     if present.start:
         raise CannotMove(f"partition {partition}: records of the service's log were deleted")
-    stored = Extent(0, min(present.end, wanted.end))
-    pairs = zip(
-        file.read(NORMS, partition, stored),
-        archive.read(NORMS, partition, stored),
-        strict=True,
-    )
-    for ours, theirs in pairs:
-        if (ours.offset, ours.value) != (theirs.offset, theirs.value):
-            raise _other_log(partition, theirs.offset, archive)
-    missing = file.read(NORMS, partition, Extent(stored.end, wanted.end))
+    begun = min(present.end, wanted.end)
+    _compare(file, archive, partition, begun)
+    missing = file.read(NORMS, partition, Extent(begun, wanted.end))
     while some := list(islice(missing, APPENDED_AT_ONCE)):
         append(partition, some)
-
-
-def _compared(file: FileArchive, archive: Archive, partition: int) -> MovedPartition:
-    """Return a partition that was moved, after its hash chains are compared."""
-    extent = file.extent(NORMS, partition)
-    expected = _chain(file, archive.topic, partition, extent)
-    found = _chain(archive, archive.topic, partition, extent)
-    if found != expected:
-        raise _other_log(partition, found.last, archive)
+    head = _compare(file, archive, partition, wanted.end)
     (stored,) = file.heads(partition)
-    return MovedPartition(partition, extent.end, stored.head, found.head)
+    return MovedPartition(partition, wanted.end, stored.head, head)
 
 
-def _other_log(partition: int, offset: int, archive: Archive) -> CannotMove:
-    return CannotMove(
-        f"partition {partition}: up to offset {offset} the log of the service is not that of the "
-        "file, because another program has written to it. If nothing was released for it, delete "
-        "the topics, create a service without clients, and move the file there with `--instead-of "
-        f"{archive.topic.hex()}`"
-    )
+def _compare(file: FileArchive, archive: Archive, partition: int, end: int) -> bytes:
+    """Check that both logs have the same first records, and return the head of the service's."""
+    expected, found = (_chain(log, archive.topic, partition, end) for log in (file, archive))
+    if found != expected:
+        raise CannotMove(
+            f"partition {partition}: up to offset {found.last} the log of the service is not that "
+            "of the file, because another program has written to it. If nothing was released for "
+            "it, delete the topics, create a service without clients, and move the file there with "
+            f"`--instead-of {archive.topic.hex()}`"
+        )
+    return found.head

@@ -54,32 +54,32 @@ class Topic(NamedTuple):
     Attributes:
         name: of the topic, without the prefix.
         check: under which differences are reported.
-        subject: what makes the subject, as far as a record has it; the last word names the field.
+        subject: the names of what makes the subject, and the fields, as far as a record has them.
         content: returns the part of a record that must be equal.
     """
 
     name: str
     check: Check
     decode: Callable[[bytes], Any]
-    subject: Sequence[str]
+    subject: Mapping[str, str]
     content: Callable[[bytes], bytes] = bytes
 
     def subject_of(self, decoded: Any) -> Subject:
         """Return the subject of a record."""
-        fields = ((name, name.split()[-1]) for name in self.subject)
-        return tuple((n, getattr(decoded, field)) for n, field in fields if hasattr(decoded, field))
+        return tuple(
+            (name, getattr(decoded, field))
+            for name, field in self.subject.items()
+            if hasattr(decoded, field)
+        )
 
 
-_ANSWER = ("dataset", "run", "step", "part", "request")
+_ANSWER = {name: name for name in ("dataset", "run", "step", "part", "request")}
+_REJECT = {"dataset": "dataset", "run": "run", "log offset": "offset"}
+_ODOMETER = {name: name for name in ("dataset", "user", "offset")}
 _TOPICS = {
     Channel.HALTS: Topic(topics.HALTS, Check.HALTS, decode_answer, _ANSWER),
-    Channel.REJECTS: Topic(
-        *(topics.REJECTS, Check.REJECTS, _decode_reject),
-        *(("dataset", "run", "log offset"), _without_detail),
-    ),
-    Channel.ODOMETER: Topic(
-        *(topics.ODOMETER, Check.ODOMETER, decode_odometer), ("dataset", "user", "offset")
-    ),
+    Channel.REJECTS: Topic(topics.REJECTS, Check.REJECTS, _decode_reject, _REJECT, _without_detail),
+    Channel.ODOMETER: Topic(topics.ODOMETER, Check.ODOMETER, decode_odometer, _ODOMETER),
 }
 
 
@@ -149,7 +149,7 @@ class Published:
         if self._known.mark(content, _GENUINE):
             self.matched += 1
         elif content in self._awaited:
-            self._result.awaited += 1
+            self._result.in_outbox += 1
         elif required and self._extent.start and not self.matched:
             # Before the first record of the topic, records may have been deleted with time.
             self._result.expired += 1
@@ -191,7 +191,7 @@ class Published:
 
     def _checked(self, record: ArchivedRecord) -> tuple[bytes | None, bytes | None]:
         """Return a record's content. Missing signatures are counted: a worker may have no key."""
-        self._result.bare += record.signed is False
+        self._result.without_signature += record.signed is False
         self._result.signed += bool(record.signed) and record.unsigned is None
         if record.unsigned is not None:
             problem = f"the signature is not one of a trusted key: {record.unsigned}"

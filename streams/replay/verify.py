@@ -36,6 +36,7 @@ from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
 from streams.ledger.ledger import Ledger, PartitionError
 from streams.ledger.outputs import Channel
+from streams.ledger.validation import mechanism_of_step
 from streams.records import ChargeRoster, Policy, encode, tombstone_offset
 from streams.replay.archive import (
     Archive,
@@ -50,7 +51,6 @@ from streams.replay.log_replay import (
     HeadMismatch,
     LogReplay,
     Progress,
-    mechanism_of_step,
 )
 from streams.replay.odometer_comparison import compare_before, compare_last
 from streams.replay.output_comparison import Published
@@ -196,7 +196,7 @@ class _Partition:
         result.state_at = self._redis.at
         self._end_receipt(replay)
         result.users = sum(map(len, replay.ledger.state.datasets.values()))
-        result.halts = published[Channel.HALTS].matched
+        result.answers = published[Channel.HALTS].matched
         result.rejects = published[Channel.REJECTS].matched
         policies = replay.ledger.state.policies.items()
         result.policies = {name: encode(policy) for (name,), policy in policies}

@@ -147,4 +147,4 @@ def test_wrong_signature_is_found_and_missing_one_is_counted() -> None:
     assert finding.about == {"at": "halts 2"}
     part = verified.partitions[1]
     records = sum(len(archived.topics.get((t, 1), [])) for t in ("halts", "rejects", "odometer"))
-    assert (part.signed, part.bare) == (records - 2, 1)
+    assert (part.signed, part.without_signature) == (records - 2, 1)

@@ -62,7 +62,7 @@ def test_untouched_service_fits(archived: Archived) -> None:
     assert not result.findings
     assert all(part.state_at == part.next for part in result.partitions)
     assert sum(part.users for part in result.partitions) == 3 * 40
-    assert all(part.halts and part.rejects and part.odometers for part in result.partitions)
+    assert all(part.answers and part.rejects and part.odometers for part in result.partitions)
     assert {part.priced for part in result.partitions} == {6 + 5}
     # A slow verification reports in between, too.
     assert {(part.next, part.next) for part in result.partitions} <= set(ends)
@@ -299,7 +299,7 @@ def test_only_outputs_in_the_outbox_may_be_missing(archived: Archived) -> None:
     archived.apply(0, b"not published yet")
     result = verified(archived)
     assert result.fits
-    assert result.partitions[0].awaited == 1
+    assert result.partitions[0].in_outbox == 1
     archived.kept[0].outbox.clear()
     assert [finding.check for finding in verified(archived).findings] == [Check.REJECTS]
 
