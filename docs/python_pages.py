@@ -359,7 +359,7 @@ PAGES = {
     "docs/reference/service.md": PythonPage(
         "Python: the service",
         "streams",
-        first=("Client", "Run", "Decisions", "Halts", "Epochs", "Roster", "Roster steps"),
+        first=("Client", "Run", "Decisions", "Halts", "Roster", "Roster steps"),
         more=(
             "streams.sdk.roster:Roster",
             "streams.sdk.roster_steps:RosterStep",

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from streams.sdk.client import Turnstile
     from streams.sdk.decisions import StepDecision
-    from streams.sdk.epochs import Epochs
     from streams.sdk.errors import (
         BudgetHeld,
         ConflictingDecisions,
@@ -49,7 +48,6 @@ __all__ = [
     "DatasetInUse",
     "DatasetIsClosed",
     "DecisionTimeout",
-    "Epochs",
     "ErasedInPart",
     "Fenced",
     "FileProblem",
@@ -74,7 +72,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Epochs": "streams.sdk.epochs",
     "Halt": "streams.sdk.followers",
     "Run": "streams.sdk.run",
     "StepDecision": "streams.sdk.decisions",
