@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -23,7 +23,7 @@ PREFIX = "turnstile."
 _WORD = re.compile(r"\S+")
 _IN_QUERY = re.compile(r"(?<=password=)[^\s&#]+", re.IGNORECASE)
 
-_BROKER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
+_ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 _KEY_BYTES = 16, 64  # of a secret in a ring
 _PASSWORD_LENGTH = 12  # of the dashboard, at least
 _LONGEST_TIMEOUT = 1_000_000  # seconds; its milliseconds fit into 32 bits
@@ -76,6 +76,12 @@ def lacking(what: str, extra: str, error: ImportError) -> ConfigurationError:
     )
 
 
+def is_address(text: str) -> bool:
+    """Return whether a text is host:port."""
+    found = _ADDRESS.fullmatch(text)
+    return found is not None and 0 < int(found[1]) < 2**16
+
+
 def redact(text: object) -> str:
     """Return the text with ``***`` for the user and the password of every URL in it.
 
@@ -106,6 +112,10 @@ def failure_of(error: BaseException) -> str:
     """
     lines = "".join(traceback.format_tb(error.__traceback__)).rstrip()
     return f"{type(error).__name__}\n{lines}"
+
+
+Check: TypeAlias = tuple[object, str]
+"""Whether settings are wrong, and the message if they are."""
 
 
 @dataclass(frozen=True)
@@ -247,19 +257,14 @@ class Config:
         for setting in fields(self):
             value = _checked(setting, getattr(self, setting.name))
             object.__setattr__(self, setting.name, value)
-        _check_brokers(self.kafka)
-        _check_redis(self.redis)
-        if self.health:
-            _check_health(self.health)
-        self._check_login()
-        self._check_certificates()
-        for name in ("erasure_keys", "portal_key"):
-            _check_secrets(name, getattr(self, name))
-        if 0 < len(self.dashboard_password) < _PASSWORD_LENGTH:
-            raise ConfigurationError(
-                f"dashboard_password has {len(self.dashboard_password)} characters; it must have "
-                f"{_PASSWORD_LENGTH} or more, as `openssl rand -hex 12` makes them"
-            )
+        for wrong, problem in (
+            *self._addresses(),
+            *self._logins(),
+            *self._certificates(),
+            *self._secrets(),
+        ):
+            if wrong:
+                raise ConfigurationError(problem)
 
     def __repr__(self) -> str:
         """Return the settings that have no default value, without secrets."""
@@ -267,70 +272,106 @@ class Config:
         values = (f"{s.name}={_shown(s, getattr(self, s.name))}" for s in shown)
         return f"Config({', '.join(values)})"
 
-    def _check_login(self) -> None:
-        """Check that the connection is as secure as the settings say."""
+    def _addresses(self) -> Iterator[Check]:
+        for address in self.kafka.split(","):
+            yield (
+                is_address(f"{address}:9092"),  # clients would assume port 9092 and wait
+                f"kafka is {quoted(self.kafka)}, and {address} has no port: write {address}:9092, "
+                "or the port that `turnstile up` printed",
+            )
+            yield (
+                not is_address(address),
+                f"kafka is {shortened(redact(repr(self.kafka)))}; give host:port of a broker, or "
+                "of several with commas between them",
+            )
+        try:
+            read_address(self.redis)  # its client would reject it late, or misread it
+        except UnusableAddress as error:
+            yield True, f"redis is not a usable URL ({error}); give one like {Config.redis}"
+        yield (
+            bool(self.health) and not is_address(self.health),
+            f"health is {quoted(self.health)}; give host:port to listen on, like 127.0.0.1:9464",
+        )
+
+    def _logins(self) -> Iterator[Check]:
+        """Yield the checks that the connection to Kafka is as secure as the settings say."""
         security, mechanism = self.kafka_security, self.kafka_mechanism
         has_login = bool(self.kafka_username), bool(self.kafka_password)
-        uses_tokens = security.startswith("SASL_") and mechanism == "OAUTHBEARER"
-        if uses_tokens is not bool(self.kafka_token_provider):
-            raise ConfigurationError(
-                "kafka_token_provider is for kafka_mechanism OAUTHBEARER with kafka_security "
-                "SASL_SSL, which needs it: set all three, or remove kafka_token_provider"
-            )
-        if uses_tokens:
-            self._check_tokens(any(has_login))
-        elif security.startswith("SASL_"):
-            if not all(has_login):
-                raise ConfigurationError(
-                    f"kafka_security is {security}, which needs kafka_username and kafka_password "
-                    "(or kafka_password_file)"
-                )
-            if mechanism == "PLAIN" and security == "SASL_PLAINTEXT":
-                raise ConfigurationError(
-                    "kafka_mechanism is PLAIN, which would send kafka_password unencrypted: set "
-                    "kafka_security to SASL_SSL, or kafka_mechanism to SCRAM-SHA-512"
-                )
-        elif any(has_login):
-            raise ConfigurationError(
-                f"kafka_username or kafka_password is set, and kafka_security is {security}, which "
-                "has no login: set it to SASL_SSL, or remove them"
-            )
+        logs_in = security.startswith("SASL_")
+        by_token = logs_in and mechanism == "OAUTHBEARER"
+        by_password = logs_in and not by_token
+        yield (
+            by_token is not bool(self.kafka_token_provider),
+            "kafka_token_provider is for kafka_mechanism OAUTHBEARER with kafka_security SASL_SSL, "
+            "which needs it: set all three, or remove kafka_token_provider",
+        )
+        yield (
+            by_token and security != "SASL_SSL",
+            "kafka_mechanism is OAUTHBEARER, which would send the token unencrypted: set "
+            "kafka_security to SASL_SSL",
+        )
+        yield (
+            by_token and any(has_login),
+            "kafka_mechanism is OAUTHBEARER, which has no kafka_username and no kafka_password: "
+            "remove them",
+        )
+        yield (
+            by_token and not _TOKENS.fullmatch(self.kafka_token_provider),
+            f"kafka_token_provider is {quoted(self.kafka_token_provider)}; give a function as "
+            "module:function, such as company.kafka:token",
+        )
+        yield (
+            by_password and not all(has_login),
+            f"kafka_security is {security}, which needs kafka_username and kafka_password (or "
+            "kafka_password_file)",
+        )
+        yield (
+            by_password and mechanism == "PLAIN" and security == "SASL_PLAINTEXT",
+            "kafka_mechanism is PLAIN, which would send kafka_password unencrypted: set "
+            "kafka_security to SASL_SSL, or kafka_mechanism to SCRAM-SHA-512",
+        )
+        yield (
+            not logs_in and any(has_login),
+            f"kafka_username or kafka_password is set, and kafka_security is {security}, which has "
+            "no login: set it to SASL_SSL, or remove them",
+        )
 
-    def _check_tokens(self, has_login: bool) -> None:
-        if self.kafka_security != "SASL_SSL":
-            raise ConfigurationError(
-                "kafka_mechanism is OAUTHBEARER, which would send the token unencrypted: set "
-                "kafka_security to SASL_SSL"
-            )
-        if has_login:
-            raise ConfigurationError(
-                "kafka_mechanism is OAUTHBEARER, which has no kafka_username and no "
-                "kafka_password: remove them"
-            )
-        if not _TOKENS.fullmatch(self.kafka_token_provider):
-            raise ConfigurationError(
-                f"kafka_token_provider is {quoted(self.kafka_token_provider)}; give a function as "
-                "module:function, such as company.kafka:token"
-            )
-
-    def _check_certificates(self) -> None:
+    def _certificates(self) -> Iterator[Check]:
         for who, used, needed in (
             ("kafka", self.kafka_security.endswith("SSL"), "kafka_security to SSL or SASL_SSL"),
             ("redis", is_encrypted(self.redis), "redis to a URL that begins with rediss"),
         ):
-            names = [f"{who}_{what}" for what in ("ca", "certificate", "key")]
-            given = [name for name in names if getattr(self, name)]
-            if given and not used:
-                raise ConfigurationError(
-                    f"{given[0]} is set, but the connection is not encrypted: set {needed}"
+            files = {name: getattr(self, name) for name in _PATHS if name.startswith(who)}
+            for name, path in files.items():
+                yield (
+                    bool(path) and not used,
+                    f"{name} is set, but the connection is not encrypted: set {needed}",
                 )
-            for name in given:
-                if not Path(getattr(self, name)).is_file():
-                    raise ConfigurationError(
-                        f"{name} is {getattr(self, name)!r}, and this file does not exist"
-                    )
-            if getattr(self, names[2]) and not getattr(self, names[1]):
-                raise ConfigurationError(f"{names[2]} is set without {names[1]}: give both")
+                yield (
+                    bool(path) and not Path(path).is_file(),
+                    f"{name} is {path!r}, and this file does not exist",
+                )
+            key, certificate = f"{who}_key", f"{who}_certificate"
+            yield (
+                bool(files[key]) and not files[certificate],
+                f"{key} is set without {certificate}: give both",
+            )
+
+    def _secrets(self) -> Iterator[Check]:
+        """Yield the checks that no secret can be guessed, or is too long for the hash function."""
+        least, most = _KEY_BYTES
+        for name in ("erasure_keys", "portal_key"):
+            for number, key in enumerate(secrets_of(getattr(self, name)), start=1):
+                yield (
+                    not least <= len(key.encode()) <= most,
+                    f"{name}: key {number} has {len(key.encode())} bytes; it must have {least} to "
+                    f"{most}, as `openssl rand -hex 32` makes them",
+                )
+        yield (
+            0 < len(self.dashboard_password) < _PASSWORD_LENGTH,
+            f"dashboard_password has {len(self.dashboard_password)} characters; it must have "
+            f"{_PASSWORD_LENGTH} or more, as `openssl rand -hex 12` makes them",
+        )
 
     def topic(self, name: str) -> str:
         """Return the full name of a topic."""
@@ -447,50 +488,6 @@ def _shown(setting: Field[Any], value: Any) -> str:
 def secrets_of(ring: str) -> list[str]:
     """Return the secrets of a key ring; the first one is used for new records."""
     return ring.replace(",", " ").split()
-
-
-def _check_secrets(name: str, ring: str) -> None:
-    """Reject keys that can be guessed, or are too long for the hash function."""
-    least, most = _KEY_BYTES
-    for number, key in enumerate(secrets_of(ring), start=1):
-        if not least <= len(key.encode()) <= most:
-            raise ConfigurationError(
-                f"{name}: key {number} has {len(key.encode())} bytes; it must have {least} "
-                f"to {most}, as `openssl rand -hex 32` makes them"
-            )
-
-
-def _check_brokers(addresses: str) -> None:
-    for address in addresses.split(","):
-        found = _BROKER.fullmatch(address)
-        if found and found[1] is None:  # clients would assume port 9092 and wait
-            raise ConfigurationError(
-                f"kafka is {quoted(addresses)}, and {address} has no port: write {address}:9092, "
-                "or the port that `turnstile up` printed"
-            )
-        if not found or not 0 < int(found[1]) < 2**16:
-            raise ConfigurationError(
-                f"kafka is {shortened(redact(repr(addresses)))}; give host:port of a broker, "
-                "or of several with commas between them"
-            )
-
-
-def _check_health(address: str) -> None:
-    found = _BROKER.fullmatch(address)
-    if not found or not 0 < int(found[1] or 0) < 2**16:
-        raise ConfigurationError(
-            f"health is {quoted(address)}; give host:port to listen on, like 127.0.0.1:9464"
-        )
-
-
-def _check_redis(url: str) -> None:
-    """Reject URLs that the Redis client would reject late, or would misread."""
-    try:
-        read_address(url)
-    except UnusableAddress as error:
-        raise ConfigurationError(
-            f"redis is not a usable URL ({error}); give one like {Config.redis}"
-        ) from None
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -140,24 +140,3 @@ def _options(query: str) -> dict[str, str]:
 def _check_database(number: str) -> None:
     if not re.fullmatch(r"[0-9]{0,9}", number):
         raise UnusableAddress("its database is not a number")
-
-
-def without_password(url: str) -> str:
-    """Return the address without anything that could be a password."""
-    hidden = "the address given"
-    if several := _SEVERAL.fullmatch(url):
-        try:
-            address = _several(url)
-        except UnusableAddress:
-            return hidden
-        path = f"/{address.service}" if address.service else ""
-        return f"{several['scheme']}+{several['kind']}://{several['nodes']}{path}"
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return hidden
-    # A password with an unquoted / ? or # would show up behind the host.
-    if not parts.scheme or "@" in f"{parts.path}{parts.query}{parts.fragment}":
-        return hidden
-    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path}"

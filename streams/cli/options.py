@@ -6,19 +6,19 @@ An unusable value ends the command before anything is started.
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from argparse import BooleanOptionalAction
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, get_args
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from accounting.exact.invalid_input import quoted
-from streams.config import Config
+from streams.config import Config, is_address
 from streams.kafka.access import ROLES
 from streams.records import DELTA, Name, Right
 from streams.records.signatures import InvalidKey, public_bytes
@@ -92,40 +92,39 @@ def setting_option(name: str, *, rivals: str = "") -> Argument:
     return arg(option, setting.metadata["help"] + default, rivals=rivals, **given)
 
 
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers in a range."""
+def value_of(kind: Any, what: str) -> Callable[[str], Any]:
+    """Return a parser of values of a type; ``what`` continues "is not"."""
 
-    def parse(text: str) -> int:
-        number = int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
-        if number is None or not least <= number <= most:
-            raise argparse.ArgumentTypeError(
-                f"{quoted(text)} is not a whole number from {least} to {most}"
-            )
-        return number
+    def parse(text: str) -> Any:
+        try:
+            return msgspec.convert(text, kind, strict=False)
+        except (msgspec.ValidationError, UnicodeEncodeError):
+            raise argparse.ArgumentTypeError(f"{quoted(text)} is not {what}") from None
 
     return parse
 
 
-def delta_of(text: str) -> float:
-    """Parse a number above 0 and below 1."""
-    number = _number(text)
-    if not 0.0 < number < 1.0:
-        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a number above 0 and below 1")
-    return number
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers in a range."""
+    kind = Annotated[int, Meta(ge=least, le=most)]
+    return value_of(kind, f"a whole number from {least} to {most}")
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+delta_of: Final = value_of(Annotated[float, Meta(gt=0.0, lt=1.0)], "a number above 0 and below 1")
+name_of: Final = value_of(
+    Name,
+    "a name: give 1 to 128 letters, digits, dots, dashes and underscores, the first a letter or a "
+    "digit",
+)
+hex_id_of: Final = value_of(
+    Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")],
+    "an id: give the 32 digits that an earlier command has printed",
+)
 
 
 def address_of(text: str) -> str:
     """Parse host:port."""
-    host, _, port = text.rpartition(":")
-    is_port = re.fullmatch(r"[0-9]{1,5}", port) is not None and 0 < int(port) < 2**16
-    if not is_port or not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host):
+    if not is_address(text):
         raise argparse.ArgumentTypeError(f"{quoted(text)} is not an address: give host:port")
     return text
 
@@ -145,26 +144,6 @@ def path_of(text: str) -> Path:
     if not text.strip() or "\0" in text:
         raise argparse.ArgumentTypeError("the path is empty or has a NUL character; give a path")
     return Path(text)
-
-
-def name_of(text: str) -> str:
-    """Parse the name of a dataset or a run."""
-    try:
-        return msgspec.convert(text, Name)
-    except msgspec.ValidationError:
-        raise argparse.ArgumentTypeError(
-            f"{quoted(text)} is not a name: give 1 to 128 letters, digits, dots, dashes and "
-            "underscores, the first a letter or a digit"
-        ) from None
-
-
-def hex_id_of(text: str) -> str:
-    """Parse the id of a log, or of a link to a user's page."""
-    if not re.fullmatch("[0-9a-f]{32}", text):
-        raise argparse.ArgumentTypeError(
-            f"{quoted(text)} is not an id: give the 32 digits that an earlier command has printed"
-        )
-    return text
 
 
 def role_of(text: str) -> tuple[str, str]:

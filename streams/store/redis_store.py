@@ -29,8 +29,8 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from streams.config import Config
-from streams.redis_address import UnusableAddress, is_encrypted, read_address, without_password
+from streams.config import Config, redact
+from streams.redis_address import UnusableAddress, is_encrypted, read_address
 from streams.store.layout import (
     STAGED,
     STATE,
@@ -62,15 +62,15 @@ class RedisStore(Store):
         sentinel: Mapping[str, str | None] | None = None,
         **settings: Any,
     ) -> None:
-        self.address = without_password(url)
         try:
             self._nodes = nodes_at(url, read_address(url), settings, sentinel or {})
         except (UnusableAddress, ValueError):
-            # The error quotes parts of the URL, which may be the password.
+            # Quote nothing of it, and of the error: any part may be the password.
             raise StoreUnavailable(
                 StoreFailure.ADDRESS,
-                f"{self.address!r} is not the address of a Redis: write redis://host:port/0",
+                "the address given is not that of a Redis: write redis://host:port/0",
             ) from None
+        self.address = redact(url)
         self._prefix = prefix
 
     @classmethod
