@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
+
+Part = TypeVar("Part")
 
 _CHECKOUT = Path(__file__).parents[2]
 
@@ -36,6 +39,17 @@ class LocalStackError(Exception):
     def __init__(self, reason: LocalFailure, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def started(part: Part | None, name: str) -> Part:
+    """Return a part of the stack.
+
+    Raises:
+        LocalStackError: it was not started.
+    """
+    if part is None:
+        raise LocalStackError(LocalFailure.INVALID_CALL, f"{name} is not running: start it first.")
+    return part
 
 
 def how_to_install(extra: str) -> str:

@@ -25,7 +25,7 @@ from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import ensure_topics
 from streams.local.broker import KafkaBroker
 from streams.local.directory import DataDirectory, make_private, write_private
-from streams.local.launch_errors import LocalFailure, LocalStackError
+from streams.local.launch_errors import LocalFailure, LocalStackError, started
 from streams.local.redis_server import RedisServer
 from streams.local.server_process import LOOPBACK
 from streams.local.stack import SECURE_FOLDER, LocalStack
@@ -69,11 +69,7 @@ class SecureStack(LocalStack):
     @property
     def secrets(self) -> Secrets:
         """The passwords and keys."""
-        if self._secrets is None:
-            raise LocalStackError(
-                LocalFailure.INVALID_CALL, "The stack is not running: start it first."
-            )
-        return self._secrets
+        return started(self._secrets, "The stack")
 
     def config_of(self, role: str) -> Config:
         """Return the settings of a role."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 from streams.local.children import Child
 from streams.local.directory import write_private
-from streams.local.launch_errors import LocalFailure, LocalStackError
+from streams.local.launch_errors import LocalFailure, LocalStackError, started
 
 LOOPBACK = "127.0.0.1"
 
@@ -78,11 +78,7 @@ class Server(ABC):
     @property
     def port(self) -> int:
         """The port for clients."""
-        if self._ports is None:
-            raise LocalStackError(
-                LocalFailure.INVALID_CALL, f"{self.name} has no port yet: start it first."
-            )
-        return self._ports[0]
+        return started(self._ports, self.name)[0]
 
     @property
     def address(self) -> str:
@@ -92,11 +88,7 @@ class Server(ABC):
     @property
     def pid(self) -> int:
         """The server's process id."""
-        if self._child is None:
-            raise LocalStackError(
-                LocalFailure.INVALID_CALL, f"{self.name} is not running: start it first."
-            )
-        return self._child.pid
+        return started(self._child, self.name).pid
 
     @property
     def running(self) -> bool:

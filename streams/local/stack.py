@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Self
 
 from streams.config import PREFIX
 from streams.local.broker import KafkaBroker
 from streams.local.directory import DataDirectory, make_private
 from streams.local.kafka_runtime import Progress
-from streams.local.launch_errors import LocalFailure, LocalStackError
+from streams.local.launch_errors import LocalFailure, LocalStackError, started
 from streams.local.redis_server import RedisServer
 from streams.local.server_process import KAFKA_PORT, REDIS_PORT, Server
 from streams.local.worker_process import Worker
@@ -22,8 +22,6 @@ WORKER_COMMAND = (sys.executable, "-m", "streams.cli", "worker")
 
 SECURE_FOLDER = "secure"
 """The folder in a data directory for the certificates, passwords and keys of a secure stack."""
-
-_Server = TypeVar("_Server", bound=Server)
 
 
 class LocalStack:
@@ -101,12 +99,12 @@ class LocalStack:
     @property
     def broker(self) -> KafkaBroker:
         """The broker that this stack started."""
-        return _started(self._broker, "broker")
+        return started(self._broker, "A broker of this stack")
 
     @property
     def redis_server(self) -> RedisServer:
         """The Redis that this stack started."""
-        return _started(self._redis, "Redis")
+        return started(self._redis, "A Redis of this stack")
 
     @property
     def workers(self) -> tuple[Worker, ...]:
@@ -116,11 +114,7 @@ class LocalStack:
     @property
     def directory(self) -> Path:
         """The directory of data and logs."""
-        if self._directory is None:
-            raise LocalStackError(
-                LocalFailure.INVALID_CALL, "The stack is not running: start it first."
-            )
-        return self._directory.path
+        return started(self._directory, "The stack").path
 
     def start(self) -> None:
         """Start the broker, Redis and the workers; if one fails, stop all.
@@ -252,11 +246,3 @@ class LocalStack:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         # The message of an error may point to the logs; after an interruption they are not needed.
         self._stop(keep=isinstance(error, Exception))
-
-
-def _started(server: _Server | None, name: str) -> _Server:
-    if server is None:
-        raise LocalStackError(
-            LocalFailure.INVALID_CALL, f"This stack has not started a {name} of its own."
-        )
-    return server

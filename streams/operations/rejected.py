@@ -72,20 +72,17 @@ def readable(written: float, rejected: Rejected) -> dict[str, Any]:
     record = decoded(rejected.record)
     return {
         "time": utc(written),
-        "reason": rejected.reason,
-        "detail": rejected.detail,
-        "dataset": rejected.dataset,
-        "run": rejected.run,
-        "attempt": rejected.attempt,
-        "step": rejected.step,
-        "request": rejected.request,
-        "current_attempt": rejected.current_attempt,
+        **{name: getattr(rejected, name) for name in _SHOWN},
         "held": msgspec.to_builtins(rejected.held),
-        "partition": rejected.partition,
-        "offset": rejected.offset,
         "record": record,
         "bytes": rejected.record if record is None else None,
     }
+
+
+_SHOWN = (
+    *("reason", "detail", "dataset", "run", "attempt", "step", "request", "current_attempt"),
+    *("partition", "offset"),
+)
 
 
 def decoded(record: bytes) -> Any:
