@@ -68,6 +68,10 @@ class ConfigurationError(ValueError):
     """A setting is missing or has a value that cannot be used."""
 
 
+class Unavailable(Exception):
+    """Kafka, Redis or a worker does not answer, or has no value yet."""
+
+
 def lacking(what: str, extra: str, error: ImportError) -> ConfigurationError:
     """Return the error for a package that is not installed; ``extra`` contains it."""
     return ConfigurationError(
@@ -115,7 +119,7 @@ def failure_of(error: BaseException) -> str:
 
 
 Check: TypeAlias = tuple[object, str]
-"""Whether settings are wrong, and the message if they are."""
+"""A verdict, which is true if settings are wrong, and the message for that case."""
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,11 @@ from unittest.mock import patch
 import numpy as np
 
 from streams import FileProblem, Turnstile, UnusableFile
+from streams.config import Unavailable
 from streams.kafka.results import TopicsSeen
 from streams.ledger.ledger import Ledger
 from streams.operations.run_progress import runs_of
-from streams.operations.status import Unavailable, datasets_of, overview_of
+from streams.operations.status import datasets_of, overview_of
 from streams.sdk import budget_file
 from streams.store.snapshot import deletable
 from streams.store.store_port import SuspensionReason

@@ -15,12 +15,12 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from streams.cli.printing import Exit, note, say, show, start_log
-from streams.config import Config
+from streams.config import Config, Unavailable
 from streams.kafka.topics import ensure_topics
 from streams.local import LocalFailure, LocalStack, LocalStackError
 from streams.local.launch_errors import how_to_install
 from streams.local.server_process import LOOPBACK, free_ports
-from streams.operations.status import Unavailable, read_owners, topics_of
+from streams.operations.status import read_owners, topics_of
 
 if TYPE_CHECKING:
     from streams.demo.revenue_summary import Summary

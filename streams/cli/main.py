@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import argparse
 import traceback
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from streams.answerer.journal import JournalUnavailable, Superseded
 from streams.answerer.query_file import UnusableQueries
 from streams.cli.commands import COMMANDS, GROUPS, Command
 from streams.cli.options import setting_option
 from streams.cli.printing import Exit, UnusableInput, close_unwritable_outputs, note, say
-from streams.config import Config, ConfigurationError, lacking, release
+from streams.config import Config, ConfigurationError, Unavailable, lacking, release
 from streams.demo.demo_error import DemoError
-from streams.kafka.results import TopicsUnavailable
 from streams.ledger.partition_errors import PartitionError
 from streams.local.launch_errors import LocalStackError
-from streams.operations.status import Unavailable
 from streams.replay.archive import BrokenLog, CannotMove, UnreadableService
 from streams.replay.receipts import UnusableReceipt
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
     InvalidRequest,
-    RequestRejected,
     ServiceUnavailable,
     TurnstileError,
 )
@@ -63,32 +60,9 @@ def _run(arguments: Sequence[str] | None) -> int:
                 "remove this setting (TURNSTILE_BUDGETS)"
             )
         return command.load()(options, config)
-    except (
-        ConfigurationError,
-        InvalidRequest,
-        DemoError,
-        UnusableInput,
-        UnusableQueries,
-        UnusableReceipt,
-    ) as error:
-        return _fail(Exit.USAGE, error)
-    except (BrokenLog, CannotMove, RequestRejected, Superseded) as error:
-        return _fail(Exit.REFUSED, error)
-    except (
-        ServiceUnavailable,
-        DecisionTimeout,
-        PartitionError,
-        JournalUnavailable,
-        LocalStackError,
-        TopicsUnavailable,
-        Unavailable,
-        UnreadableService,
-    ) as error:
-        return _fail(Exit.UNAVAILABLE, error)
-    except ConflictingDecisions as error:
-        return _fail(Exit.SOFTWARE, error)
-    except TurnstileError as error:
-        return _fail(Exit.REFUSED, error)
+    except _FAILURES as error:
+        note(": ".join(["turnstile", *getattr(error, "__notes__", ()), str(error)]))
+        return next(code for code, kinds in _EXITS.items() if isinstance(error, kinds))
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
@@ -99,10 +73,20 @@ def _run(arguments: Sequence[str] | None) -> int:
         return Exit.SOFTWARE
 
 
-def _fail(code: Exit, error: Exception) -> int:
-    """Print the error, after the notes that say where it occurred."""
-    note(": ".join(["turnstile", *getattr(error, "__notes__", ()), str(error)]))
-    return code
+_EXITS: Final[Mapping[Exit, tuple[type[Exception], ...]]] = {
+    Exit.USAGE: (
+        *(ConfigurationError, DemoError, InvalidRequest, UnusableInput, UnusableQueries),
+        UnusableReceipt,
+    ),
+    Exit.UNAVAILABLE: (
+        *(DecisionTimeout, JournalUnavailable, LocalStackError, PartitionError),
+        *(ServiceUnavailable, Unavailable, UnreadableService),
+    ),
+    Exit.SOFTWARE: (ConflictingDecisions,),
+    Exit.REFUSED: (BrokenLog, CannotMove, Superseded, TurnstileError),
+}
+"""The errors of each exit code. The first code with a class of an error counts."""
+_FAILURES: Final = tuple(kind for kinds in _EXITS.values() for kind in kinds)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 from streams.cli.dataset_commands import show_datasets
 from streams.cli.printing import Exit, note, plain, say, show, show_all
-from streams.config import Config, ConfigurationError, lacking, release
+from streams.config import Config, ConfigurationError, Unavailable, lacking, release
 from streams.kafka.access import GROUP, ROLES, TOPIC, TRANSACTIONS, AccessRule, rules_of
 from streams.operations.check_tables import Finding, Level
 from streams.operations.doctor import examine
-from streams.operations.status import Overview, PartitionState, Unavailable, read_overview
+from streams.operations.status import Overview, PartitionState, read_overview
 from streams.operations.trimming import plan_trims, trim
 from streams.records import signatures
 from streams.store.rights import rights

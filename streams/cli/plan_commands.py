@@ -12,8 +12,8 @@ from streams.answerer.file_tables import UNIT_MS
 from streams.answerer.query_file import QueryFile, read_query_file
 from streams.cli.printing import Exit, UnusableInput, note, plain, say, show, show_table
 from streams.cli.subjects import no_dataset
-from streams.config import Config
-from streams.operations.status import Unavailable, read_datasets
+from streams.config import Config, Unavailable
+from streams.operations.status import read_datasets
 from streams.sdk.dataset_requests import policy_from
 from streams.toml import read_toml
 

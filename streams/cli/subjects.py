@@ -7,9 +7,9 @@ import re
 import sys
 
 from streams.cli.printing import Exit, UnusableInput, note
-from streams.config import Config
+from streams.config import Config, Unavailable
 from streams.kafka.kafka_clients import new_admin
-from streams.operations.status import Unavailable, read_datasets
+from streams.operations.status import read_datasets
 from streams.records import User
 from streams.records.users import normal_form
 from streams.sdk.client import Turnstile

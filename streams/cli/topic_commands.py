@@ -17,13 +17,12 @@ from streams.answerer.query_file import Label, QueryFile, read_query_file
 from streams.cli.plan_commands import check, events_of, plan
 from streams.cli.printing import Exit, note, plain, say, show, start_log
 from streams.cli.subjects import client_of, ids, nothing_of, user_of, warn_of_absent
-from streams.config import Config
+from streams.config import Config, Unavailable
 from streams.ledger.outputs import Channel
 from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
 from streams.operations.rejected import Refusals, by_request, readable
 from streams.operations.status import (
     DatasetStatus,
-    Unavailable,
     datasets_of,
     read_datasets,
     read_glances,

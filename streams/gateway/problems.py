@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from streams.config import Unavailable
 from streams.gateway.messages import Dataset, HttpProblem
-from streams.operations.status import Unavailable
 from streams.records import Holder, Policy, Reason
 from streams.sdk.dataset_requests import arguments_of
 from streams.sdk.errors import (

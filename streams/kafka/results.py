@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from streams.config import Unavailable
+
 STOP_WITHIN = 1.0
 """Seconds to disconnect: a broker that does not answer must not delay a rebalance."""
 
 
-class LogUnavailable(Exception):
+class LogUnavailable(Unavailable):
     """Kafka does not answer."""
 
 
@@ -62,7 +64,7 @@ class Sent(NamedTuple):
     value: bytes
 
 
-class TopicsUnavailable(Exception):
+class TopicsUnavailable(Unavailable):
     """Kafka did not answer, or its topics cannot be used."""
 
 

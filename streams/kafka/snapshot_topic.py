@@ -9,7 +9,7 @@ from contextlib import suppress
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from streams.config import Config
+from streams.config import Config, Unavailable
 from streams.kafka.authentic import RecordSigner, RecordVerifier
 from streams.kafka.fenced_producer import Transactions, queue_in_batches
 from streams.kafka.kafka_clients import new_reader
@@ -24,7 +24,7 @@ _FETCH_BYTES = 16 * 1024 * 1024
 _POLL_MS = 500
 
 
-class SnapshotsUnavailable(Exception):
+class SnapshotsUnavailable(Unavailable):
     """Kafka does not answer."""
 
 

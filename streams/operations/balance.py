@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from streams.config import Config
+from streams.config import Config, Unavailable
 from streams.ledger.accrual import budgets_of
 from streams.ledger.ledger import Ledger, ledger_of
 from streams.ledger.partition_errors import UnknownState
 from streams.operations.guarantees import Amounts
-from streams.operations.status import Unavailable, from_redis
+from streams.operations.status import from_redis
 from streams.records import User
 from streams.records.users import UserIds
 from streams.store.layout import LAYOUT, Damaged, Identity

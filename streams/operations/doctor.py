@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from streams.config import Config, environment_names
+from streams.config import Config, Unavailable, environment_names
 from streams.kafka.facts import read_facts, read_inputs
-from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import NORMS
 from streams.operations.answerer_checks import of_answerers
 from streams.operations.check_tables import Facts, Finding, Level, Row, Table, findings_of
@@ -19,7 +18,6 @@ from streams.operations.status import (
     Overview,
     PartitionState,
     PartitionStatus,
-    Unavailable,
     read_overview,
     read_redis_facts,
 )
@@ -182,7 +180,7 @@ def _answer(question: Callable[[], T]) -> T | str:
     """Return an answer, or why there is none."""
     try:
         return question()
-    except (TopicsUnavailable, Unavailable) as error:
+    except Unavailable as error:
         return str(error)
 
 

@@ -18,11 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from streams.config import Config
-from streams.kafka.results import TopicsUnavailable
+from streams.config import Config, Unavailable
 from streams.kafka.topics import Topics
 from streams.ledger.ledger import RunSummary
-from streams.operations.status import Unavailable, look_at, read_glances
+from streams.operations.status import look_at, read_glances
 from streams.store.store_port import Glance, Inventory, decode_inventory
 
 UNMOVED_FOR = 2.0
@@ -70,26 +69,23 @@ def read_runs(config: Config) -> RunsSeen:
     if config.budgets:
         glances = read_glances(config, 0)
         return runs_of(glances, [glance.state.next if glance.state else 0 for glance in glances])
-    try:
-        with Topics(config) as topics:
-            partitions = look_at(topics, config).partitions
+    with Topics(config) as topics:
+        partitions = look_at(topics, config).partitions
+        glances = read_glances(config, partitions)
+        ends = _ends(topics, partitions)
+        all_alike = all(
+            _is_alike(parts, partitions) for parts in _parts(_inventories(glances)).values()
+        )
+        if all_alike or _is_decided(glances, ends):
+            return runs_of(glances, ends)
+        time.sleep(UNMOVED_FOR)
+        before, ends = glances, _ends(topics, partitions)
+        deadline = time.monotonic() + _DECIDED_WITHIN
+        while True:
             glances = read_glances(config, partitions)
-            ends = _ends(topics, partitions)
-            all_alike = all(
-                _is_alike(parts, partitions) for parts in _parts(_inventories(glances)).values()
-            )
-            if all_alike or _is_decided(glances, ends):
-                return runs_of(glances, ends)
-            time.sleep(UNMOVED_FOR)
-            before, ends = glances, _ends(topics, partitions)
-            deadline = time.monotonic() + _DECIDED_WITHIN
-            while True:
-                glances = read_glances(config, partitions)
-                if _is_decided(glances, ends) or time.monotonic() > deadline:
-                    return runs_of(glances, ends, before)
-                time.sleep(_POLL)
-    except TopicsUnavailable as error:
-        raise Unavailable(str(error)) from error
+            if _is_decided(glances, ends) or time.monotonic() > deadline:
+                return runs_of(glances, ends, before)
+            time.sleep(_POLL)
 
 
 def runs_of(

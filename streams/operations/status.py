@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from streams.config import Config
-from streams.kafka.results import TopicsSeen, TopicsUnavailable
+from streams.config import Config, Unavailable
+from streams.kafka.results import TopicsSeen
 from streams.kafka.topics import NORMS, Topics
 from streams.records import AccessList, Policy
 from streams.sdk.budget_file import BudgetFile
@@ -23,17 +23,11 @@ from streams.store.store_port import (
     Inventory,
     Pulse,
     Store,
-    StoreUnavailable,
     SuspensionReason,
     decode_inventory,
     decode_pulse,
     pack_report,
 )
-
-
-class Unavailable(Exception):
-    """Kafka or Redis does not answer, or no worker has reported a value yet."""
-
 
 T = TypeVar("T")
 
@@ -154,14 +148,11 @@ def read_overview(config: Config) -> Overview:
     """
     if config.budgets:
         return _overview_of_file(config)
-    try:
-        with Topics(config) as topics:
-            seen = look_at(topics, config)
-            # Before the end of the log, which is never behind what was decided then.
-            glances = read_glances(config, seen.partitions)
-            log = topics.extents(seen.partitions)
-    except TopicsUnavailable as error:
-        raise Unavailable(str(error)) from error
+    with Topics(config) as topics:
+        seen = look_at(topics, config)
+        # Before the end of the log, which is never behind what was decided then.
+        glances = read_glances(config, seen.partitions)
+        log = topics.extents(seen.partitions)
     return overview_of(config.prefix, seen, log, glances)
 
 
@@ -169,8 +160,7 @@ def look_at(topics: Topics, config: Config) -> TopicsSeen:
     """Return the topics, after checking that norms exists.
 
     Raises:
-        TopicsUnavailable: Kafka does not answer.
-        Unavailable: there is no log.
+        Unavailable: Kafka does not answer, or there is no log.
     """
     seen = topics.look()
     if not seen.partitions:
@@ -265,11 +255,8 @@ def topics_of(config: Config) -> TopicsSeen:
     Raises:
         Unavailable: Kafka does not answer, or there is no log.
     """
-    try:
-        with Topics(config) as topics:
-            return look_at(topics, config)
-    except TopicsUnavailable as error:
-        raise Unavailable(str(error)) from error
+    with Topics(config) as topics:
+        return look_at(topics, config)
 
 
 def _status(
@@ -414,13 +401,14 @@ def read_redis_facts(config: Config) -> list[dict[str, Any]]:
 
 
 def from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]]) -> list[T]:
-    """Return what a function reads from Redis, or raise ``Unavailable``."""
+    """Return what a function reads from Redis.
+
+    Raises:
+        StoreUnavailable: Redis does not answer.
+    """
 
     async def connected() -> list[T]:
         async with RedisStore.of(config) as store:
             return await read(store)
 
-    try:
-        return asyncio.run(connected())
-    except StoreUnavailable as error:
-        raise Unavailable(str(error)) from error
+    return asyncio.run(connected())

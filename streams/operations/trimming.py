@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from streams.config import Config
+from streams.config import Config, Unavailable
 from streams.kafka.authentic import RecordVerifier, verifier_of
 from streams.kafka.kafka_clients import administering, new_reader
-from streams.kafka.results import TopicsSeen, TopicsUnavailable
-from streams.kafka.snapshot_topic import SnapshotsUnavailable, read_snapshot
+from streams.kafka.results import TopicsSeen
+from streams.kafka.snapshot_topic import read_snapshot
 from streams.kafka.topics import NORMS, SNAPSHOTS
-from streams.operations.status import Unavailable, topics_of
+from streams.operations.status import topics_of
 from streams.store.misfit import Suspensions
 from streams.store.snapshot import Snapshot, UnusableSnapshot, deletable
 
@@ -74,7 +74,7 @@ def plan_trims(config: Config) -> list[Trim]:
             return [_plan(config, consumer, seen, p, verifier) for p in range(seen.partitions)]
         finally:
             consumer.close()
-    except (KafkaError, SnapshotsUnavailable) as error:
+    except KafkaError as error:
         raise Unavailable(f"Kafka at {config.kafka} does not answer: {error}") from error
 
 
@@ -85,11 +85,8 @@ def trim(config: Config, planned: Trim) -> None:
         Unavailable: Kafka does not answer, or denies the deletion.
     """
     place = TopicPartition(config.topic(NORMS), planned.partition)
-    try:
-        with administering(config, f"trim partition {planned.partition} of {place.topic}") as admin:
-            admin.delete_records({place: planned.before})
-    except TopicsUnavailable as error:
-        raise Unavailable(str(error)) from error
+    with administering(config, f"trim partition {planned.partition} of {place.topic}") as admin:
+        admin.delete_records({place: planned.before})
 
 
 def _plan(

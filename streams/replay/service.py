@@ -12,7 +12,7 @@ from functools import partial
 
 from kafka.errors import KafkaError
 
-from streams.config import Config
+from streams.config import Config, Unavailable
 from streams.kafka.authentic import RecordVerifier, header, verifier_of
 from streams.kafka.batches import FetchedRecord, Gap
 from streams.kafka.kafka_clients import new_producer
@@ -21,7 +21,7 @@ from streams.kafka.results import Extent, LogUnavailable, TopicsUnavailable
 from streams.kafka.security import explained
 from streams.kafka.snapshot_topic import SnapshotsUnavailable, read_snapshot
 from streams.kafka.topics import NORMS, Topics
-from streams.operations.status import Unavailable, read_glances
+from streams.operations.status import read_glances
 from streams.records.signatures import SIGNATURE
 from streams.replay.archive import (
     Archive,

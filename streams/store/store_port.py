@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from streams.config import Unavailable
 from streams.ledger.ledger import Summary
 from streams.records import encode
 from streams.store.layout import Damaged, Meta, with_digest, without_digest
@@ -38,7 +39,7 @@ class StoreFailure(StrEnum):
     NO_ANSWER = "no-answer"  # no connection, a lost one, or another error as the answer
 
 
-class StoreUnavailable(Exception):
+class StoreUnavailable(Unavailable):
     """The store did not answer, or answered with an error. Nothing can be decided.
 
     Attributes:

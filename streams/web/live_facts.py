@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UnsetType
 
+from streams.config import Unavailable
 from streams.kafka.results import TopicsSeen
 from streams.operations.check_tables import Level, Row, Table, findings_of
 from streams.operations.doctor import of_partition, of_worker
@@ -24,7 +25,7 @@ from streams.operations.endpoints import WorkerSeen
 from streams.operations.guarantees import budget_of, spent_share
 from streams.operations.rejected import readable
 from streams.operations.run_progress import RunStatus, runs_of
-from streams.operations.status import Overview, PartitionStatus, Unavailable, overview_of
+from streams.operations.status import Overview, PartitionStatus, overview_of
 from streams.records import OdometerRecord
 from streams.sdk.decisions import UNREADABLE
 from streams.sdk.followers import Followed, distinct_rejects

@@ -28,14 +28,14 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 from msgspec import UnsetType
 
-from streams.config import Config, failure_of
+from streams.config import Config, Unavailable, failure_of
 from streams.kafka.authentic import verifier_of
 from streams.kafka.kafka_clients import new_admin, new_reader
 from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.kafka.security import explained
 from streams.kafka.topics import find_topics
 from streams.ledger.outputs import Channel
-from streams.operations.status import DatasetStatus, Unavailable, datasets_of, read_glances
+from streams.operations.status import DatasetStatus, datasets_of, read_glances
 from streams.records import (
     Decision,
     Halted,

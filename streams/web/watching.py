@@ -24,12 +24,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from streams.config import Config, failure_of
-from streams.kafka.results import TopicsUnavailable
+from streams.config import Config, Unavailable, failure_of
 from streams.kafka.topics import Topics
 from streams.ledger.outputs import Channel
 from streams.operations.endpoints import ask_workers
-from streams.operations.status import Unavailable, look_at, read_glances
+from streams.operations.status import look_at, read_glances
 from streams.sdk.errors import ServiceUnavailable, Unusable
 from streams.sdk.followers import Followed, Reading
 from streams.sdk.kafka_connection import read_topic
@@ -112,7 +111,7 @@ class Watch:
         side.asked = time.monotonic()
         try:
             answer = question()
-        except (TopicsUnavailable, Unavailable) as error:
+        except Unavailable as error:
             side.problem = str(error)
         except Exception as error:  # the other sources continue
             logger.error("%s: %s", name, failure_of(error))

@@ -9,8 +9,8 @@ import pytest
 
 from streams.cli.main import main
 from streams.cli.printing import Exit
-from streams.config import Config
-from streams.operations.status import Overview, PartitionState, PartitionStatus, Unavailable
+from streams.config import Config, Unavailable
+from streams.operations.status import Overview, PartitionState, PartitionStatus
 
 
 def test_partitions_with_the_same_problem_share_one_text(

@@ -12,10 +12,9 @@ from streams.cli import subjects
 from streams.cli.main import main
 from streams.cli.printing import Exit, UnusableInput
 from streams.cli.subjects import user_of
-from streams.config import Config
+from streams.config import Config, Unavailable
 from streams.kafka import kafka_clients
 from streams.local.server_process import free_ports
-from streams.operations.status import Unavailable
 
 
 @pytest.mark.parametrize("given", ["ada\n", "ada", "ada\r\n", " ada \n", "-\n", "\u00ff #\n"])

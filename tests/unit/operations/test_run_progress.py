@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from streams.config import Config
+from streams.config import Config, Unavailable
 from streams.kafka.results import TopicsSeen
 from streams.ledger.ledger import MOST_RUNS, RunSummary, Summary
 from streams.operations import run_progress
 from streams.operations.run_progress import RunStatus, runs_of
-from streams.operations.status import Unavailable
 from streams.sdk.client import Turnstile
 from streams.sdk.memory_connection import MemoryConnection
 from streams.store.store_port import Glance, Inventory, pack_report
