@@ -58,7 +58,6 @@ from accounting.exact.units import (
     from_units,
     from_units_down,
 )
-from accounting.filters.account_terms import AccountTerms, BalanceColumns
 from accounting.filters.budget_filter import BudgetFilter
 from accounting.filters.measure_filters import (
     GdpFilter,
@@ -68,8 +67,6 @@ from accounting.filters.measure_filters import (
     ZcdpFilter,
 )
 from accounting.filters.per_user_order import PerUserOrderFilter, best_order
-from accounting.filters.recurring import BudgetAccount, OdometerRise, RecurringCharge, StepOutcome
-from accounting.filters.roster_columns import RosterColumns
 from accounting.measures import (
     MEASURES,
     Measure,
@@ -99,10 +96,7 @@ __all__ = [
     "MAX_LEVELS",
     "MEASURES",
     "UNIT_BITS",
-    "AccountTerms",
-    "BalanceColumns",
     "Bounds",
-    "BudgetAccount",
     "BudgetFilter",
     "CandidateOrders",
     "ContinualCounter",
@@ -115,21 +109,17 @@ __all__ = [
     "MeasureName",
     "Mechanism",
     "NormGrid",
-    "OdometerRise",
     "PerUserOrderFilter",
     "PoissonGaussian",
     "PoissonRecords",
     "PureDP",
     "PureDPFilter",
     "QuantilesRelease",
-    "RecurringCharge",
     "RenyiFilter",
     "ReportAccountant",
     "Risk",
-    "RosterColumns",
     "SparseVector",
     "StatedCost",
-    "StepOutcome",
     "StepShape",
     "StepsFilter",
     "ZcdpFilter",

@@ -12,14 +12,14 @@ import numpy as np
 
 from accounting import (
     MEASURES,
-    AccountTerms,
-    BudgetAccount,
     PerUserOrderFilter,
     PoissonGaussian,
-    RecurringCharge,
     best_order,
     candidate_orders,
 )
+from accounting.filters.account_terms import AccountCostTable, AccountTerms
+from accounting.filters.recurring import BudgetAccount, RecurringCharge
+from accounting.filters.roster_columns import SlotMap
 from bench.servers import spread
 
 _LEVELS = 100
@@ -53,6 +53,15 @@ class _Balances:
     order: np.ndarray
 
 
+class _Roster:
+    """The columns of a roster."""
+
+    def __init__(self, levels: np.ndarray) -> None:
+        self.level, self.granted = levels.copy(), levels.copy()
+        self.flags = np.zeros_like(levels)
+        self.since = np.zeros(levels.size, dtype=np.uint32)
+
+
 def measure(users: int, rounds: int) -> Times:
     """DP-SGD at (8, 1e-5), rate 0.001, noise 1.1 C; who has spent what, and levels, at random."""
     times = Times(users)
@@ -64,25 +73,26 @@ def measure(users: int, rounds: int) -> Times:
     )
     tick_sizes = tuple(budget // 10 for budget in rule.budget_units)
     levels = rng.integers(0, _LEVELS + 1, users).astype(np.uint8)
-    slots = [np.arange(users)]
     for _ in range(rounds):
         spent = rng.integers(0, 2**40, users)
         order = best_order(charges, rule.budget_units)[levels]
         balances = _Balances(spent, spent.copy(), np.ones(users, dtype=np.int64), order)
         account = BudgetAccount(AccountTerms(rule.budget_units, tick_sizes, "per-user"), balances)
 
-        elapsed, recurring = _timed(_put_in_place, account, slots, levels, charges)
+        tables = [[AccountCostTable(account.terms, units)] for units in (charges, others)]
+        elapsed, recurring = _timed(_put_in_place, account, levels, tables[0])
         times.placed.append(elapsed)
         for _ in range(_QUIET_STEPS):
             elapsed, outcome = _timed(recurring.step)
             if not isinstance(outcome.settled, slice) and not outcome.settled.size:
                 times.quiet.append(elapsed)
         for _ in range(20):
-            positions = rng.choice(users, min(_CHANGES, users), replace=False)
+            positions = np.sort(rng.choice(users, min(_CHANGES, users), replace=False))
             news = levels[positions[::-1]]
             times.changed.append(_timed(recurring.step, None, positions, news)[0])
-        times.cost_table.append(_timed(recurring.step, [others])[0])
-        times.dense.append(_timed(recurring.step, None, None, levels[::-1].copy())[0])
+        times.cost_table.append(_timed(recurring.step, tables[1])[0])
+        every = slice(0, users)
+        times.dense.append(_timed(recurring.step, None, every, levels[::-1].copy())[0])
     return times
 
 
@@ -93,10 +103,12 @@ def _timed(call: Callable, *arguments: object) -> tuple[_Seconds, Any]:
 
 
 def _put_in_place(
-    account: BudgetAccount, slots: list[np.ndarray], levels: np.ndarray, charges: np.ndarray
+    account: BudgetAccount, levels: np.ndarray, tables: list[AccountCostTable]
 ) -> RecurringCharge:
-    recurring = RecurringCharge([account], slots, levels, _LEVELS)
-    recurring.step([charges])
+    slots = SlotMap()
+    slots.extend(np.arange(levels.size))
+    recurring = RecurringCharge([account], [slots], _Roster(levels))
+    recurring.step(tables)
     return recurring
 
 

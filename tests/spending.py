@@ -14,12 +14,12 @@ def spent_units(accounts: Accounts) -> tuple[UserIds, NDArray[np.int64]]:
     account, count = accounts.account, len(accounts)
     spent = account.balances.spent[:count].copy()
     for recurring in account.recurring_charges:
-        if recurring.cost_tables:
+        if recurring.tables:
             number, members = recurring.accounts.index(account), np.arange(len(recurring))
-            rows = recurring.rows(number, members)
-            table, granted = recurring.cost_tables[number], recurring.column("granted", members)
+            rows = recurring.slots[number].rows(members)
+            table, granted = recurring.tables[number].units, recurring.columns.granted[members]
             order = account.order_of(rows)
             charge = table[granted] if order is None else table[granted, order]
-            elapsed = recurring.steps - recurring.column("since", members)
+            elapsed = recurring.steps - recurring.columns.since[members].astype(np.int64)
             spent[rows] += (charge.T * elapsed).T
     return accounts.users_at(np.arange(count)), spent

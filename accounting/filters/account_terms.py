@@ -20,17 +20,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, reduce
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.norm_levels import LevelArray, checked_cost_table
-from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray, whole_numbers
-from accounting.exact.invalid_input import InvalidInput
-from accounting.exact.units import MAX_BUDGET_UNITS
+from accounting.costs.norm_levels import LevelArray
+from accounting.exact.argument_checks import FloatArray, IntArray
 from accounting.filters.payment import NOTHING, Payment, Restart
-from accounting.filters.per_user_order import MAX_ORDERS, OrderArray
+from accounting.filters.per_user_order import OrderArray
 from accounting.filters.roster_columns import Rows
 
 Orders: TypeAlias = Literal["none", "per-user", "all"]
@@ -61,7 +59,7 @@ class AccountTerms:
     """The budgets and the odometer of one dataset.
 
     Attributes:
-        budgets: whole units: one, or one per order.
+        budgets: whole units: one, or one per order; at most 256 if each user has one order.
         tick_sizes: of the odometer, 1 unit or more, one per budget.
         orders: see the table of this module.
     """
@@ -69,19 +67,6 @@ class AccountTerms:
     budgets: tuple[int, ...]
     tick_sizes: tuple[int, ...]
     orders: Orders = "none"
-
-    def __post_init__(self) -> None:
-        if self.orders not in get_args(Orders):
-            raise InvalidInput("orders", self.orders, f"one of {', '.join(get_args(Orders))}")
-        _set_units(self, "budgets", self.budgets, 0)
-        _set_units(self, "tick_sizes", self.tick_sizes, 1)
-        count = len(self.budgets)
-        if len(self.tick_sizes) != count:
-            raise InvalidInput("tick_sizes", self.tick_sizes, f"{count}, one per budget")
-        most = {"none": 1, "per-user": MAX_ORDERS, "all": count}[self.orders]
-        if not 1 <= count <= most:
-            allowed = f"one, or one per order, at most {MAX_ORDERS} if each user has one order"
-            raise InvalidInput("budgets", self.budgets, allowed)
 
     @cached_property
     def _units(self) -> IntArray:
@@ -105,18 +90,6 @@ class AccountTerms:
         kept = tuple(math.ceil(units * exact) for units in self.budgets)
         return replace(self, budgets=kept).units_of(order)[0]
 
-    def checked_cost_table(self, units: npt.ArrayLike, levels: int) -> IntArray:
-        """Return a copy of a cost table of this many levels for these orders.
-
-        Raises:
-            InvalidInput: for any other table.
-        """
-        table = checked_cost_table(units)
-        shape = (levels + 1,) if self.orders == "none" else (levels + 1, len(self.budgets))
-        if table.shape != shape:
-            raise InvalidInput("cost_table", table.shape, f"of shape {shape}")
-        return np.array(table, order="C")
-
 
 class AccountCostTable:
     """The cost table of one account, arranged for look-up by cell.
@@ -126,7 +99,8 @@ class AccountCostTable:
 
     Args:
         terms: of the account.
-        units: the charge at each level, checked for these terms.
+        units: the charge at each level, `checked_cost_table`: shape (L + 1,), or (L + 1, k) for
+            orders "per-user" and "all".
     """
 
     def __init__(self, terms: AccountTerms, units: IntArray) -> None:
@@ -259,13 +233,6 @@ class LevelPayment(Payment):
             steps *= self._table.quotients(self._cells)
         return steps if steps.ndim == 1 else np.asarray(np.fmin.reduce(steps, axis=1))
 
-    def can_repeat(self, times: IntArray) -> BoolArray:
-        """Return whether nothing happens if the charge is repeated this often, before paying."""
-        room = self._room + self.cost
-        count = times if room.ndim == 1 else times[:, np.newaxis]
-        holds = (self.cost == 0) | (count <= room // np.maximum(self.cost, 1))
-        return holds if holds.ndim == 1 else np.asarray(holds.all(axis=1))
-
 
 def quiet_steps(payments: Sequence[LevelPayment]) -> FloatArray:
     """Return for how many steps nothing happens to each user in any account, shape (m,)."""
@@ -279,8 +246,3 @@ def _listed(rows: Rows, users: IntArray) -> IntArray:
 
 def _highest(units: IntArray, left: IntArray) -> LevelArray:
     return np.asarray(units.searchsorted(left, side="right") - 1).astype(np.uint8)
-
-
-def _set_units(terms: AccountTerms, name: str, values: Sequence[int], least: int) -> None:
-    units = whole_numbers(name, values, least, MAX_BUDGET_UNITS)
-    object.__setattr__(terms, name, tuple(units))

@@ -44,7 +44,7 @@ class DueSteps:
     def extend(self, rows: int, due: int) -> None:
         """Append rows that are all due at one step."""
         first = self.due.size
-        self.due = extended(self.due, rows, due)
+        self.due = np.append(self.due, np.full(rows, due, dtype=np.uint32))
         if rows and due < self._horizon:
             self._add_entries(np.arange(first, self.due.size), self.due[first:], due)
 
@@ -104,13 +104,6 @@ class DueSteps:
         for step, start, end in zip(steps, starts.tolist(), ends, strict=True):
             self._buckets.setdefault(step, []).append(sorted_rows[start:end])
         self._entries += rows.size
-
-
-def extended(steps: StepArray, rows: int, step: int) -> StepArray:
-    """Return a column of steps with `rows` more entries, all equal to `step`."""
-    column = np.empty(steps.size + rows, dtype=np.uint32)
-    column[: steps.size], column[steps.size :] = steps, step
-    return column
 
 
 def distinct(rows: IntArray) -> IntArray:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting import Mechanism, best_order
-from accounting.filters.account_terms import AccountCostTable, BalanceColumns
-from accounting.filters.payment import Restart, any_order
+from accounting.filters.account_terms import BalanceColumns
+from accounting.filters.payment import any_order
 from accounting.filters.recurring import BudgetAccount
 from streams.ledger.columns import (
     PAGE_ROWS,
@@ -27,7 +27,6 @@ from streams.ledger.columns import (
     Numbers,
     RowDelta,
     Rows,
-    joined,
     pack_numbers,
     slots_of,
     unpack_numbers,
@@ -94,8 +93,8 @@ def _ids_size(users: Users) -> int:
 class ByLevel(NamedTuple):
     """A step that charged all its users the cost of their levels, and nothing else."""
 
-    cost_table: bytes  # int64, (levels + 1,) or (levels + 1, orders)
-    levels: bytes  # that were granted
+    cost_table: Numbers  # (levels + 1,) or (levels + 1, orders)
+    levels: NDArray[np.uint8]  # that were granted
 
 
 _BY_LEVEL = "spent+"
@@ -122,10 +121,11 @@ class Raised(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The rows of a block of users after a payment."""
+    """The slots of a block of users after a payment."""
 
-    rows: list[RowDelta]
-    raised: Numbers  # the slots whose odometer rose or restarted
+    charged: Numbers  # with another balance than before
+    bound: Numbers  # bound to an order by the payment
+    raised: Numbers  # whose odometer rose or restarted
     ticks_before: Numbers  # of these
 
 
@@ -150,7 +150,7 @@ class Accounts:
         self._partition = partition
         self._index = UserIndex()
         self._own = OwnBalances() if self.rule.binds else None
-        self._rows: Balances = self._own or Balances(self.rule.orders)
+        self._rows = Balances(self.rule.orders) if self._own is None else self._own
         self.account = BudgetAccount(self.rule.terms, cast(BalanceColumns, self._rows))
         self._exhausted: int | None = 0  # None: to be counted
         self.erased: set[str] = set()
@@ -256,29 +256,39 @@ class Accounts:
 
     def pay(self, slots: Numbers, payment: NormPayment) -> Written:
         """Settle a payment that fits, and write the rows of its users."""
-        restart = payment.settle(lambda at: self._rows.ticks[slots[at]])
-        return self._write(slots, payment, restart)
+        rows, own = self._rows, self._own
+        restart = payment.settle(lambda at: rows.ticks[slots[at]])
+        charged, spent, changed = slots, payment.spent, any_order(payment.cost != 0)
+        if not changed.all():
+            at = np.flatnonzero(changed)
+            charged, spent = slots.take(at), spent.take(at, axis=0)
+        rows.spent[charged] = spent
+        raised, bound = slots.take(restart.users), NO_ROWS
+        rows.base[raised], rows.ticks[raised] = restart.base, restart.ticks
+        if own is not None and payment.order is not None and payment.bound is not None:
+            fresh = np.flatnonzero(payment.bound > own.bound.take(slots))
+            bound = slots.take(fresh)
+            own.order[bound], own.bound[bound] = payment.order.take(fresh), 1
+        return Written(charged, bound, raised, restart.ticks_before)
 
     def charged(
         self, sought: Sought, written: Sequence[Written]
     ) -> tuple[AccountDelta, Iterator[Raised]]:
         """Return the changes of a charge that was written in blocks, and the bounds that rose."""
         self._exhausted = None
-        blocks = [block.rows for block in written]
-        if self.account.recurring_charges:  # a block stores equal rows once
-            rows = [rows for parts in blocks for rows in parts]
-        else:
-            rows = [joined(parts) for parts in zip(*blocks, strict=True)]
-        changes = AccountDelta(
-            dataset=self.policy.dataset,
+        # A charge may have no users, and so no blocks. Most have one.
+        parts = zip(*written, strict=True) if written else [(NO_ROWS,)] * 4
+        charged, bound, raised, before = (
+            part[0] if len(part) == 1 else np.concatenate(part) for part in parts
+        )
+        if self.account.recurring_charges:
+            charged = sought.slots  # accrued charges have changed their balances, too
+        noted = msgspec.structs.replace(
+            self.note(charged, raised, bound),
             new_users=sought.new_users.pack(),
             first_new_slot=len(self._index) - len(sought.new_users),
-            rows=[each for each in rows if each.rows],
-            charged=self._charged,
         )
-        raised = np.concatenate([NO_ROWS, *(block.raised for block in written)])
-        before = np.concatenate([NO_ROWS, *(block.ticks_before for block in written)])
-        return changes, self.bounds_raised(raised, before)
+        return noted, self.bounds_raised(raised, before)
 
     def bind(
         self, slots: Numbers, cost_table: Numbers, levels: NDArray[np.uint8]
@@ -309,13 +319,13 @@ class Accounts:
     def note(
         self, slots: Rows, raised: Numbers, bound: Numbers, charged: ByLevel | None = None
     ) -> AccountDelta:
-        """Return changes with the rows that a roster has written.
+        """Return changes with the rows that a charge has written.
 
         Args:
-            slots: of all of them.
+            slots: whose balance changed.
             raised: the slots whose odometer rose.
             bound: the slots that were bound to an order.
-            charged: the levels charged, if nothing else was charged.
+            charged: the levels charged, if a roster has charged nothing else.
         """
         by_level = charged is not None and self._is_shorter(charged)
         rows = [
@@ -329,8 +339,8 @@ class Accounts:
         ]
         cost_table = b""
         if charged is not None and by_level:
-            rows.append(self._rows.note_by(slots, {_BY_LEVEL: charged.levels}))
-            cost_table = charged.cost_table
+            rows.append(self._rows.note_by(slots, {_BY_LEVEL: charged.levels.tobytes()}))
+            cost_table = charged.cost_table.astype("<i8").tobytes()
             self._charged += 1
         if rows:
             self._exhausted = None
@@ -369,7 +379,7 @@ class Accounts:
         count = len(self._index)
         first, end = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count)
         users = self._index.users(first, end).pack()
-        columns = self._rows.take_page(number, count)
+        columns = self._rows.take_page(number)
         if self._charged:
             columns[_SEEN] = pack_numbers(np.array([self._charged]))
         return Page(users, columns)
@@ -392,7 +402,7 @@ class Accounts:
 
         Accrued charges are settled without a note of it, so nothing of this ledger may be stored.
         """
-        self.account.settle(slots)
+        self.account.settle_for_write(slots)
         return self._rows.all_numbers(slots)
 
     def bounds(self) -> NDArray[np.float64]:
@@ -407,27 +417,6 @@ class Accounts:
         ticks = self._rows.ticks.take(slots)
         order = None if self._own is None else self._own.order.take(slots)
         return self._bounds_raised(slots, ticks, order, ticks_before.copy())
-
-    def _write(self, slots: Numbers, payment: NormPayment, restart: Restart) -> Written:
-        """Move the rows of these slots to their new values."""
-        raised = slots.take(restart.users)
-        changed = any_order(payment.cost != 0)
-        values: dict[str, NDArray[Any]] = {"spent": payment.spent}
-        if payment.order is not None and payment.bound is not None:
-            changed = changed | payment.bound
-            values |= {"order": payment.order, "bound": payment.bound.view(np.uint8)}
-        written = slots
-        if not changed.all():
-            rows = np.flatnonzero(changed)
-            written = slots.take(rows)
-            values = {name: numbers.take(rows, axis=0) for name, numbers in values.items()}
-        spent = self._rows.write(written, values)
-        # A user whose odometer rose has spent something, so the page counts as changed.
-        risen = {"base": restart.base, "ticks": restart.ticks}
-        noted = [spent, self._rows.write(raised, risen, touched=True)]
-        if self.account.recurring_charges:
-            noted = [self._rows.note(slots)]  # all columns: accrued charges have changed them
-        return Written(noted, raised, restart.ticks_before)
 
     def _bounds_raised(
         self, slots: Numbers, risen: Numbers, orders_of: OrderIndex | None, ticks_before: Numbers
@@ -451,14 +440,14 @@ class Accounts:
         slots = self._index.add(new_users)
         if not new_users.are_integers:
             self.erased.update(str(user) for user in new_users if is_keyed_hash(user))
-        self._rows.reserve(len(self._index))
+        self._rows.grow(len(self._index))
         self._rows.touch(slots)
 
     def _is_shorter(self, charged: ByLevel) -> bool:
         """Return whether to store a step as levels: not if another roster has the same users."""
         spent = 8 * (self.rule.orders or 1) * len(charged.levels)
         alone = len(self.account.recurring_charges) == 1
-        return alone and len(charged.cost_table) <= max(2 * spent, _SMALL_COST_TABLE)
+        return alone and charged.cost_table.nbytes <= max(2 * spent, _SMALL_COST_TABLE)
 
     def _behind(self, slots: Numbers, charged: int) -> NDArray[np.bool_] | None:
         """Return which rows, (n,), are in pages that do not include this step; None: all rows."""
@@ -472,15 +461,11 @@ class Accounts:
         behind = self._behind(slots, charged - 1)
         if behind is not None:
             slots, levels = slots[behind], levels[behind]
-        tables = AccountCostTable(self.rule.terms, self._unpacked_cost_table())
-        cells = tables.cells(levels, self.account.order_of(slots))
-        self._rows.spent[slots] += tables.charges(cells)
+        levels_in_table = len(self._cost_table) // (8 * len(self.policy.budget)) - 1
+        table = self.rule.cost_table(self._cost_table, levels_in_table)
+        cells = table.cells(levels, self.account.order_of(slots))
+        self._rows.spent[slots] += table.charges(cells)
         self._rows.touch(slots)
-
-    def _unpacked_cost_table(self) -> Numbers:
-        units = np.frombuffer(self._cost_table, dtype="<i8").astype(np.int64, copy=False)
-        orders = len(self.policy.budget)
-        return units if self.rule.terms.orders == "none" else units.reshape(-1, orders)
 
 
 def _lists(bounds: NDArray[np.float64]) -> list[list[float]]:

@@ -9,22 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
+
 from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets
 from streams.ledger.rule import NO_ROWS
 from streams.ledger.state import State
 from streams.ledger.tracked import Address
 from streams.records import Reason, Rejection
-
-
-def restore_rosters(state: State, charged: Collection[Accounts]) -> None:
-    """Restore all rosters that charge some of these accounts from their stored state."""
-    for address in list(state.rosters.not_restored):
-        own = state.policies.budgets(address[0])
-        if not set(charged).isdisjoint(own.accounts):
-            steps = state.runs[address].roster_steps
-            state.rosters.members[address].restore(own, state.rosters[address], steps)
-            state.rosters.not_restored.discard(address)
 
 
 def store_settled(state: State, charged: Collection[Accounts], but: Address | None = None) -> None:
@@ -39,10 +31,10 @@ def store_settled(state: State, charged: Collection[Accounts], but: Address | No
         other = state.policies.budgets(address[0])
         if address == but or set(charged).isdisjoint(other.accounts):
             continue
-        rows = members.take_settled()
+        rows = members.recurring.take_settled()
         if not len(rows):
             continue
-        state.note_members(address, members.note_settled(rows))
+        state.note_members(address, members.rows.note(rows, "since"))
         for accounts, slots in zip(other.accounts, members.slots_of(rows), strict=True):
             if accounts not in charged:
                 state.note(accounts.note(slots, NO_ROWS, NO_ROWS))
@@ -58,7 +50,8 @@ def drop_roster(state: State, address: Address) -> None:
     """Charge what its members have accrued, and drop the roster."""
     if address in state.rosters:
         members, budgets = state.rosters.members[address], state.policies.budgets(address[0])
-        behind = members.close()
+        behind = members.recurring.accruing(np.arange(len(members)))
+        members.recurring.close()
         if len(behind):
             for accounts, slots in zip(budgets.accounts, members.slots_of(behind), strict=True):
                 state.note(accounts.note(slots, NO_ROWS, NO_ROWS))
@@ -72,13 +65,10 @@ def budgets_of(state: State, dataset: str) -> Budgets:
         Rejection: UNKNOWN_DATASET.
     """
     try:
-        budgets = state.policies.budgets(dataset)
+        return state.policies.budgets(dataset)
     except KeyError:
         detail = f"dataset {dataset!r} does not exist: create it first"
         raise Rejection(Reason.UNKNOWN_DATASET, detail) from None
-    if state.rosters.not_restored:
-        restore_rosters(state, budgets.accounts)
-    return budgets
 
 
 def open_budgets_of(state: State, dataset: str) -> Budgets:

@@ -22,6 +22,7 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from accounting import InvalidInput, Mechanism
+from accounting.filters.account_terms import AccountCostTable
 from accounting.filters.payment import grant
 from streams.ledger.accounts import AccountDelta, Accounts, Raised, Sought, Written
 from streams.ledger.columns import Numbers
@@ -228,7 +229,7 @@ class Budgets:
             check_kinds(accounts.policy, accounts.first_user, users)
         return [self.own.seek(users, members), *(outer.seek(users) for outer in self.accounts[1:])]
 
-    def cost_tables(self, packed: bytes, levels: int) -> list[Numbers]:
+    def cost_tables(self, packed: bytes, levels: int) -> list[AccountCostTable]:
         """Unpack the cost table of each budget: units of every level, at every order.
 
         Raises:

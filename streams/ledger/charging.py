@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import UNSET
 
-from streams.ledger.accrual import count_rosters, open_budgets_of, restore_rosters, store_settled
+from accounting.filters.roster_columns import MAX_STEPS
+from streams.ledger.accrual import count_rosters, open_budgets_of, store_settled
 from streams.ledger.datasets import check_hold
 from streams.ledger.outputs import (
     Output,
@@ -19,7 +20,7 @@ from streams.ledger.outputs import (
     odometer_output,
     roster_decision_of,
 )
-from streams.ledger.roster_members import Members, enrolment, pricing
+from streams.ledger.roster_members import MemberRows, changed_levels, cost_tables, enrolment
 from streams.ledger.run_states import check_next_step, stored_decision, under_current_attempt
 from streams.ledger.separation import check_roster
 from streams.ledger.state import State
@@ -83,13 +84,12 @@ def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
     check_hold(state, budgets, request.address)
     check_roster(request, state.separations.get(request.address, UNSET))
     known = state.rosters.get(request.address)
-    members = state.rosters.members.get(request.address, Members())
-    beside = count_rosters(state, budgets)
-    terms, found = enrolment(request, known, members, budgets, beside)
-    if terms != known:
+    rows = state.rosters.rows.get(request.address, MemberRows())
+    terms, found = enrolment(request, known, rows, budgets, count_rosters(state, budgets))
+    if known is None:
         state.rosters[request.address] = terms
-        restore_rosters(state, budgets.accounts)
-        members = state.rosters.members[request.address]
+        state.rosters.start(request.address, budgets)
+    members = state.rosters.members[request.address]
     for accounts, sought in zip(budgets.accounts, found, strict=True):
         if len(sought.new_users):
             state.note(accounts.enrol(sought.new_users))
@@ -116,30 +116,34 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
     if charge.step == run.step:
         return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
     check_next_step(run, charge)
+    if run.roster_steps >= MAX_STEPS:
+        detail = f"the roster has taken {MAX_STEPS} steps, and takes no more: use another run"
+        raise Rejection(Reason.TOO_LARGE, detail)
     check_roster(charge, state.separations.get(address, UNSET))
     terms = state.rosters.get(address)
     if terms is None:
         detail = f"run {charge.run!r} has no roster: send enrol before charge-roster"
         raise Rejection(Reason.UNKNOWN_ROSTER, detail)
     members = state.rosters.members[address]
-    priced = pricing(charge, terms, members, budgets)
-    step = members.step(priced)
-    outcome = step.outcome
-    if priced.terms != terms:
-        state.rosters[address] = priced.terms
-    for noted in step.noted:
-        state.note_members(address, noted)
+    asked, tables = cost_tables(charge, terms, members, budgets)
+    rows, levels = changed_levels(charge, len(members), terms.levels)
+    outcome, noted, changes = members.step(tables, rows, levels)
+    if asked != terms:
+        state.rosters[address] = asked
+    for each in noted:
+        state.note_members(address, each)
+    for changed in changes:
+        state.note(changed)
     store_settled(state, budgets.accounts, but=address)
-    odometers: list[Output] = []
-    for number, accounts in enumerate(budgets.accounts):
-        risen = outcome.raised[number]
-        raised = members.slots_of(risen.positions)[number]
-        charged = step.charged[number]
-        state.note(accounts.note(step.slots[number], raised, step.bound[number], charged))
-        odometers += (
-            odometer_output(accounts.policy.dataset, bound, place)
-            for bound in accounts.bounds_raised(raised, risen.ticks_before)
+    odometers = [
+        odometer_output(accounts.policy.dataset, bound, place)
+        for number, (accounts, risen) in enumerate(
+            zip(budgets.accounts, outcome.raised, strict=True)
         )
+        for bound in accounts.bounds_raised(
+            members.slots_of(risen.positions)[number], risen.ticks_before
+        )
+    ]
     decision = encode(roster_decision_of(charge, digest, outcome, place))
     state.runs[address] = msgspec.structs.replace(
         run,

@@ -15,9 +15,8 @@ into as few bytes as they need, and their names end with ``~``; in deltas they a
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias, get_type_hints
+from typing import ClassVar, TypeAlias, get_type_hints
 
 import msgspec
 import numpy as np
@@ -35,7 +34,7 @@ PAGE_ROWS = 1 << _PAGE_BITS
 
 _GROWTH = 8
 """Arrays grow by at least one row in this many."""
-_PACKED = "~"
+PACKED = "~"
 """Follows the name of a column whose numbers are packed."""
 
 
@@ -46,12 +45,14 @@ class Column:
     Attributes:
         initial: the value in a new row.
         per_order: whether a row has one number per order of the dataset, or one in all.
-        dtype: in memory and, little-endian, in the store.
+        dtype: in memory.
+        stored: in deltas; as in memory by default.
     """
 
     initial: int = 0
     per_order: bool = False
     dtype: str = "<i8"
+    stored: str = ""
 
 
 PER_ORDER = Column(per_order=True)
@@ -99,10 +100,13 @@ class Columns:
             orders: the numbers per row of a ``per_order`` column; None for one, without an axis.
         """
         self._orders = () if orders is None else (orders,)
-        self._room = 0
+        self._room = self._count = 0
         self._changed_pages = np.zeros(0, dtype=np.bool_)
         for name, column in self._columns.items():
             setattr(self, name, self._initial(column, 0))
+
+    def __len__(self) -> int:
+        return self._count
 
     def reserve(self, count: int) -> None:
         """Make room for this many rows, with initial values."""
@@ -113,52 +117,26 @@ class Columns:
             grown = np.concatenate([getattr(self, name), self._initial(column, more)])
             setattr(self, name, grown)
         self._room += more
-        self.reserve_pages(self._room)
+        pages = -(-self._room // PAGE_ROWS)
+        self._changed_pages = np.pad(self._changed_pages, (0, pages - len(self._changed_pages)))
 
-    def reserve_pages(self, count: int) -> None:
-        """Make room for the changes of this many rows, but not for the rows."""
-        more = -(-count // PAGE_ROWS) - len(self._changed_pages)
-        self._changed_pages = np.pad(self._changed_pages, (0, max(more, 0)))
-
-    def numbers(self, name: str, rows: Rows) -> NDArray[np.integer]:
-        """Return some rows of a column; for a slice, a view."""
-        numbers: NDArray[np.integer] = getattr(self, name)[rows]
-        return numbers
+    def grow(self, count: int) -> None:
+        """Add rows with initial values, up to this many in all."""
+        self.reserve(count)
+        self._count = count
 
     def all_numbers(self, rows: Rows) -> dict[str, NDArray[np.integer]]:
         """Return some rows of every column, by name; for a slice, views."""
-        return {name: self.numbers(name, rows) for name in self._columns}
+        return {name: getattr(self, name)[rows] for name in self._columns}
 
-    def touch(self, slots: Numbers) -> None:
+    def touch(self, rows: Rows) -> None:
         """Count the pages of these rows as changed."""
-        if not len(slots):
-            return
-        pages = self._changed_pages[: (int(slots.max()) >> _PAGE_BITS) + 1]
-        if not pages.all():  # most often they have changed before
-            pages[slots >> _PAGE_BITS] = True
-
-    def write(
-        self, slots: Numbers, values: Mapping[str, NDArray[Any]], *, touched: bool = False
-    ) -> RowDelta:
-        """Set columns in rows.
-
-        Args:
-            slots: of the rows, distinct.
-            values: column -> its numbers in these rows.
-            touched: whether the pages of these rows count as changed already.
-
-        Returns:
-            The changes, for the next delta.
-        """
-        if not len(slots):
-            return RowDelta(b"", dict.fromkeys(values, b""))
-        packed = {}
-        for name, numbers in values.items():
-            getattr(self, name)[slots] = numbers
-            packed[name] = self._pack(name, numbers)
-        if not touched:
-            self.touch(slots)
-        return RowDelta(slots.astype("<u4").tobytes(), packed)
+        if isinstance(rows, slice):
+            self._changed_pages[rows.start >> _PAGE_BITS : -(-rows.stop // PAGE_ROWS)] = True
+        elif len(rows):
+            pages = self._changed_pages[: (int(rows.max()) >> _PAGE_BITS) + 1]
+            if not pages.all():  # most often they have changed before
+                pages[rows >> _PAGE_BITS] = True
 
     def note(self, rows: Rows, *columns: str) -> RowDelta:
         """Return the changes of rows that were written in place.
@@ -170,12 +148,6 @@ class Columns:
         names = columns or tuple(self._columns)
         return self.note_by(rows, {name: self._packed(name, rows) for name in names})
 
-    def note_equal(self, rows: slice, name: str, number: int) -> RowDelta:
-        """Return the changes of consecutive rows in which a column has the same number."""
-        self._touch_all(rows)
-        one = self._pack(name, np.array([number]))
-        return RowDelta(b"", {name: one}, (rows.start, rows.stop))
-
     def note_alike(self, rows: Rows, *columns: str) -> RowDelta:
         """Return the changes of columns of one dtype, with equal columns stored once."""
         noted = self.note(rows, *columns)
@@ -186,10 +158,9 @@ class Columns:
 
     def note_by(self, rows: Rows, values: dict[str, bytes]) -> RowDelta:
         """Return changes of rows with these packed values."""
-        if isinstance(rows, slice):
-            self._touch_all(rows)
-            return RowDelta(b"", values, (rows.start, rows.stop))
         self.touch(rows)
+        if isinstance(rows, slice):
+            return RowDelta(b"", values, (rows.start, rows.stop))
         return RowDelta(rows.astype("<u4").tobytes(), values)
 
     def apply_delta(self, changes: RowDelta, which: NDArray[np.bool_] | None = None) -> None:
@@ -202,7 +173,9 @@ class Columns:
         slots = slots_of(changes)
         for names, packed in changes.values.items():
             for name in names.split(" "):
-                numbers = self.unpack(name, packed)
+                column = self._column(name)
+                stored = np.frombuffer(packed, dtype=column.stored or column.dtype)
+                numbers = self._shaped(name, stored)
                 if which is None:
                     getattr(self, name)[slots] = numbers
                 else:
@@ -215,55 +188,42 @@ class Columns:
         numbers: list[int] = np.flatnonzero(self._changed_pages).tolist()
         return numbers
 
-    def take_page(self, number: int, count: int) -> dict[str, bytes]:
-        """Return the rows of a page; from here on it counts as written.
-
-        Args:
-            number: of the page.
-            count: of all rows with a user.
-        """
+    def take_page(self, number: int) -> dict[str, bytes]:
+        """Return the rows of a page; from here on it counts as written."""
         self._changed_pages[number] = False
-        rows = slice(number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count))
-        return {name + _PACKED: pack_numbers(self.numbers(name, rows)) for name in self._columns}
+        rows = slice(number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, len(self)))
+        return {
+            name + PACKED: pack_numbers(numbers) for name, numbers in self.all_numbers(rows).items()
+        }
 
     def load_page(self, number: int, page: dict[str, bytes]) -> None:
-        """Restore the rows of a page; there must be room for them."""
+        """Restore the rows of a page."""
         start = number * PAGE_ROWS
         for key, packed in page.items():
-            rows = self._of_page(key, packed)
-            getattr(self, key.removesuffix(_PACKED))[start : start + len(rows)] = rows
+            name = key.removesuffix(PACKED)
+            rows = self._shaped(name, unpack_numbers(packed))
+            getattr(self, name)[start : start + len(rows)] = rows
         self._changed_pages[number] = False
 
-    def rows_in(self, page: Mapping[str, bytes]) -> int:
-        """Return the number of rows in a page."""
-        return max((len(self._of_page(key, packed)) for key, packed in page.items()), default=0)
+    def _shaped(self, name: str, numbers: NDArray[np.integer]) -> NDArray[np.integer]:
+        """Return the stored numbers of a column with one row per user."""
+        shape = self._orders if self._column(name).per_order else ()
+        return numbers.reshape(-1, *shape)
 
-    def _of_page(self, key: str, packed: bytes) -> NDArray[np.integer]:
-        name = key.removesuffix(_PACKED)
-        return self.unpack(name, packed, compact=name != key)
-
-    def unpack(self, name: str, packed: bytes, *, compact: bool = False) -> NDArray[np.integer]:
-        """Unpack rows of one column, from a delta or (``compact``) from a page."""
+    def _column(self, name: str) -> Column:
         if name not in self._columns:
             raise UnknownState(f"a column {name!r}")
-        column = self._columns[name]
-        shape = self._orders if column.per_order else ()
-        numbers = unpack_numbers(packed) if compact else np.frombuffer(packed, dtype=column.dtype)
-        return numbers.reshape(-1, *shape)
+        return self._columns[name]
 
     def _packed(self, name: str, rows: Rows) -> bytes:
         """Pack the numbers of some rows; one number if all are equal."""
-        numbers = self.numbers(name, rows)
+        column: NDArray[np.integer] = getattr(self, name)
+        numbers = column[rows] if isinstance(rows, slice) else column.take(rows, axis=0)
         same = numbers.ndim == 1 and len(numbers) > 1 and numbers[0] == numbers[-1]
         if same and bool((numbers == numbers[0]).all()):
             numbers = numbers[:1]
-        return self._pack(name, numbers)
-
-    def _pack(self, name: str, numbers: NDArray[np.integer]) -> bytes:
-        return numbers.astype(self._columns[name].dtype, copy=False).tobytes()
-
-    def _touch_all(self, rows: slice) -> None:
-        self._changed_pages[rows.start >> _PAGE_BITS : -(-rows.stop // PAGE_ROWS)] = True
+        stored = self._columns[name].stored or self._columns[name].dtype
+        return numbers.astype(stored, copy=False).tobytes()
 
     def _initial(self, column: Column, count: int) -> NDArray[np.integer]:
         shape = self._orders if column.per_order else ()
@@ -275,14 +235,6 @@ def slots_of(changes: RowDelta) -> Numbers:
     if changes.span is not None:
         return np.arange(*changes.span)
     return np.frombuffer(changes.slots, dtype="<u4").astype(np.int64)
-
-
-def joined(parts: Sequence[RowDelta]) -> RowDelta:
-    """Join changes of the same columns in different rows, as returned by ``write``."""
-    if len(parts) == 1:
-        return parts[0]
-    values = {name: b"".join(part.values[name] for part in parts) for name in parts[0].values}
-    return RowDelta(b"".join(part.slots for part in parts), values)
 
 
 _HEAD = struct.Struct("<qIBB")

@@ -41,7 +41,6 @@ from streams.ledger.accrual import (
     check_open,
     drop_roster,
     open_budgets_of,
-    restore_rosters,
     store_settled,
 )
 from streams.ledger.authorization import check_access
@@ -205,7 +204,6 @@ def end_runs(state: State, datasets: Collection[str] | None = None) -> None:
     """Close all open runs of these datasets permanently; of all datasets by default."""
     for address, run in list(state.runs.items()):
         if not run.closed and (datasets is None or address[0] in datasets):
-            budgets_of(state, address[0])  # restores its roster
             _end_run(state, address, run)
 
 
@@ -403,7 +401,6 @@ def _erase_in(state: State, family: Sequence[str], request: Erase) -> tuple[list
         found = state.policies.budgets(family[0]).known_as(found)
         return [a.policy.dataset for a in there if a.knows(found)[0]], []
     outermost = [accounts for accounts in members if accounts.policy.parents is UNSET]
-    restore_rosters(state, outermost)
     for accounts in outermost:
         (slot,) = accounts.seek(found).slots.tolist()
         state.note(accounts.spend_the_rest(slot))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-from streams.ledger.accrual import restore_rosters
 from streams.ledger.charging import charge, charge_roster, enrol
 from streams.ledger.datasets import (
     close_dataset,
@@ -161,12 +160,10 @@ def ledger_of(
         LayoutMismatch: the state is of another P.
         LostErasureKey: users were erased under a key that is not among these.
         UnknownState: another release wrote some of it.
+        ValueError: pages are missing.
     """
     ledger = Ledger(partition, partitions, topic, erasure_keys)
-    ledger.state.load(kept.pages)
-    for changes in kept.changes:
-        ledger.state.apply_delta(msgspec.msgpack.decode(changes, type=Delta))
-    ledger.state.check_whole()
+    ledger.state.load(kept.pages, kept.changes)
     ledger.chain = chain
     return ledger
 
@@ -215,11 +212,6 @@ class Ledger:
         self.chain = self.chain.after(offset, value)
         self.state.add_output_bytes(sum(output.size for output in outputs))
         return outputs
-
-    def restore_rosters(self) -> None:
-        """Restore all rosters from their stored state, so that they can be read."""
-        for name in self.state.datasets:
-            restore_rosters(self.state, [self.state.datasets[name]])
 
     def summary(self) -> Summary:
         """Return the state in a few numbers."""

@@ -10,8 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import InvalidInput, Mechanism, PerUserOrderFilter, best_order
-from accounting.filters.account_terms import AccountTerms, Orders
+from accounting import (
+    InvalidInput,
+    Mechanism,
+    PerUserOrderFilter,
+    best_order,
+    checked_cost_table,
+)
+from accounting.filters.account_terms import AccountCostTable, AccountTerms, Orders
 from accounting.filters.payment import Payment, any_order
 from streams.ledger.columns import Numbers
 from streams.ledger.validation import filter_of
@@ -157,7 +163,7 @@ class Rule:
         most = -(-budgets // tick_sizes)
         return self._measure.stated(np.minimum(np.minimum(rows, most) * tick_sizes, budgets))
 
-    def cost_table(self, packed: bytes, levels: int) -> Numbers:
+    def cost_table(self, packed: bytes, levels: int) -> AccountCostTable:
         """Unpack a cost table: units of every level up to this one, at every order.
 
         Raises:
@@ -169,7 +175,7 @@ class Rule:
             raise InvalidInput("units", len(units), f"{numbers}, {levels + 1} levels of each order")
         if self._measure.per_order:
             units = units.reshape(levels + 1, -1)
-        return self.terms.checked_cost_table(units, levels)
+        return AccountCostTable(self.terms, checked_cost_table(units))
 
 
 def positions(where: NDArray[np.bool_]) -> Numbers:

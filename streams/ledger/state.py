@@ -18,6 +18,7 @@ Thing))``: it is then written, merged and restored like the others.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -172,13 +173,27 @@ class State:
         self._cost_tables = {}
         return changes
 
-    def apply_delta(self, changes: Delta) -> None:
-        """Set what the changes of an earlier owner of this partition say.
+    def load(self, pages: Mapping[str, bytes], deltas: Iterable[bytes] = ()) -> None:
+        """Restore the state from pages of ``take_page``, in any order, and the deltas since.
 
         Raises:
-            LayoutMismatch: they are of another P.
-            UnknownState: another release wrote some of them.
+            LayoutMismatch: it is of another P.
+            UnknownState: another release wrote some of it.
+            ValueError: pages are missing.
         """
+        self._load_pages(pages)
+        for packed in deltas:
+            self._apply_delta(msgspec.msgpack.decode(packed, type=Delta))
+        for address in self._torn:
+            if address in self.rosters:
+                raise ValueError(f"pages of the members of {'/'.join(address)} are missing")
+        for address in self.rosters:
+            steps = self.runs[address].roster_steps
+            self.rosters.start(address, self.policies.budgets(address[0]), steps)
+        self.take_delta()
+
+    def _apply_delta(self, changes: Delta) -> None:
+        """Set what the changes of an earlier owner of this partition say."""
         for name, packed in changes.entries.items():
             self._kind_of(name).restore_entry(name, bytes(packed))
         for accounts in changes.accounts:
@@ -187,16 +202,9 @@ class State:
         for members in changes.members:
             # A roster that is gone at the end of a batch may have changed before.
             if members.address in self.rosters:
-                self.rosters.members[members.address].apply_delta(members)
-        self.take_delta()
+                self.rosters.rows[members.address].apply_members(members)
 
-    def load(self, pages: dict[str, bytes]) -> None:
-        """Restore the state from pages of ``take_page``, in any order.
-
-        Raises:
-            LayoutMismatch: it is of another P.
-            UnknownState: another release wrote some of it.
-        """
+    def _load_pages(self, pages: Mapping[str, bytes]) -> None:
         accounts: dict[tuple[Address, int], bytes] = {}
         members: dict[tuple[Address, int], bytes] = {}
         for name, packed in pages.items():
@@ -213,30 +221,18 @@ class State:
             self.datasets[dataset].load_page(number, page)
         self.erased.rename()
         for (address, number), packed in sorted(members.items()):
-            if address in self.rosters and number * PAGE_ROWS != len(self.rosters.members[address]):
+            if address in self.rosters and number * PAGE_ROWS != len(self.rosters.rows[address]):
                 # The run was closed during a merge, which has deleted pages before this one. The
                 # deltas delete the roster.
                 self._torn.add(address)
                 self.rosters.dropped.add((address, number))
             elif address in self.rosters:
                 rows = msgspec.msgpack.decode(packed, type=dict[str, bytes])
-                self.rosters.members[address].load_page(number, rows)
+                self.rosters.rows[address].load_page(number, rows)
             else:  # a merge had not deleted it yet, or deltas create the roster again
                 self.rosters.dropped.add((address, number))
-        self.take_delta()
         for kind in self._kinds.values():
             kind.mark_all_written()
-
-    def check_whole(self) -> None:
-        """Check, when all changes are applied, that no roster has lost some of its pages.
-
-        Raises:
-            ValueError: one has.
-        """
-        for address in self._torn:
-            if address in self.rosters:
-                raise ValueError(f"pages of the members of {'/'.join(address)} are missing")
-        self._torn.clear()
 
     def unmerged(self) -> list[str]:
         """Return the names of changed pages; writing them may stop after any of them."""
@@ -248,8 +244,8 @@ class State:
         ]
         changed = {
             (address, number)
-            for address, members in self.rosters.members.items()
-            for number in members.changed_pages()
+            for address, rows in self.rosters.rows.items()
+            for number in rows.changed_pages()
         }
         members = [
             f"{_MEMBERS}{'/'.join(address)}/{number}"
@@ -267,7 +263,7 @@ class State:
             self.rosters.dropped.discard((address, number))
             if address not in self.rosters:
                 return None
-            return encode(self.rosters.members[address].take_page(number))
+            return encode(self.rosters.rows[address].take_page(number))
         return self._kind_of(name).take_page(name)
 
     def note(self, accounts: AccountDelta) -> None:
@@ -283,7 +279,7 @@ class State:
     def note_members(self, address: Address, rows: RowDelta) -> None:
         """Add changes of a roster's members to the next delta."""
         if rows.rows:
-            count = len(self.rosters.members[address])
+            count = len(self.rosters.rows[address])
             self._members.append(MemberDelta(address, count, rows))
             self._put_out += rows.size
 

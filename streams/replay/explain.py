@@ -194,7 +194,6 @@ class _Account:
     def earlier(self, partition: int, offset: int) -> Iterator[AccountEvent]:
         """Yield an event for each dataset in which the state before the replay has the user."""
         ledger = self._ledger
-        ledger.restore_rosters()
         for name in ledger.state.datasets:
             if self._slot(name) is not None:
                 yield self._earlier(partition, offset, name)
@@ -280,7 +279,7 @@ class _Account:
         budgets = self._ledger.state.policies.budgets(charge.dataset)
         if charge.mechanism == "poisson-gaussian" and charge.sampling_rate < 1.0:
             self._sampled.update(_names(budgets.outermost))
-        asked = [cost_table[level] for cost_table in budgets.cost_tables(terms.units, terms.levels)]
+        asked = [table.units[level] for table in budgets.cost_tables(terms.units, terms.levels)]
         erased = halted and self._is_erased(budgets)
         reason = None
         if halted:

@@ -35,7 +35,6 @@ def compare_before(published: Published, began: int, ledger: Ledger, findings: F
         ledger: the state in it.
         findings: of the partition.
     """
-    _settle(ledger)
     bounds = {name: accounts.bounds() for name, accounts in ledger.state.datasets.items()}
     for _, odometer in _records(published):
         if odometer is None or odometer.offset >= began:
@@ -81,7 +80,6 @@ def compare_last(
         last_outputs: returns where the log has the last outputs with these keys, if it has.
         findings: of the partition.
     """
-    _settle(ledger)
     newest = Digests((output.key, output.value) for output in _last_records(ledger))
     remains: dict[bytes | None, bool] = {}  # whether the last record of an erased user is one
     for key, found in _records(published):
@@ -134,13 +132,6 @@ def _last_records(ledger: Ledger) -> Iterator[Output]:
         living = np.delete(slots, erased)
         for raised in accounts.bounds_raised(living, np.ones_like(living)):
             yield odometer_output(name, raised, place)
-
-
-def _settle(ledger: Ledger) -> None:
-    """Apply the charges that have accrued: a bound may have risen with them."""
-    ledger.restore_rosters()
-    for accounts in ledger.state.datasets.values():
-        accounts.account.settle(np.arange(len(accounts)))
 
 
 def _records(published: Published) -> Iterator[tuple[bytes | None, OdometerRecord | None]]:

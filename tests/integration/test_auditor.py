@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from accounting.filters.roster_columns import SlotMap
 from streams.ledger.accounts import AccountDelta
 from streams.ledger.columns import RowDelta
 from streams.ledger.ledger import Ledger
-from streams.ledger.roster_members import MemberDelta
 from streams.records.digests import genesis
 from tests.audit.comparison import compare, compare_chain
 from tests.integration.service import Service
@@ -132,16 +132,18 @@ def member(name: str, value: int) -> Callable[[Ledger], object]:
     """Return a function that changes a value in the first row of a roster."""
 
     def change(ledger: Ledger) -> None:
-        address = "d", "by-roster"
-        members = ledger.state.rosters.members[address]
-        kind = members.numbers(slice(0, 1))[name].dtype
-        row = RowDelta(
-            slots=np.array([0], dtype="<u4").tobytes(),
-            values={name: np.array([value], dtype=kind).tobytes()},
-        )
-        members.apply_delta(MemberDelta(address, len(members), row))
+        getattr(ledger.state.rosters.rows["d", "by-roster"], name)[0] = value
 
     return change
+
+
+def another_member(ledger: Ledger) -> None:
+    """Change the account of a roster's first member."""
+    rows = ledger.state.rosters.rows["d", "by-roster"]
+    slots = rows.slots_at(slice(None))
+    slots[0] = 1
+    rows.slots = SlotMap()
+    rows.slots.extend(slots)
 
 
 STATES: dict[str, Callable[[Ledger], object]] = {
@@ -172,7 +174,7 @@ STATES: dict[str, Callable[[Ledger], object]] = {
     "another level granted": member("granted", 3),
     "a member who is not halted": member("flags", 0),
     "a member who has nothing left": member("flags", 3),
-    "another member": member("slot", 1),
+    "another member": another_member,
     "another cost table": lambda ledger: ledger.state.rosters.update(
         {
             ("d", "by-roster"): replace(

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from streams.ledger.ledger import Delta, Ledger
+from streams.ledger.ledger import Ledger
 from streams.records import (
     ERASED,
     TOO_SOON,
@@ -28,7 +28,10 @@ def test_a_recorded_log_is_applied_as_it_was(name):
     log = Log(kept.partitions, kept.partition)
     for record in kept.records:
         log.send(record)
-    assert recording_of(log) == kept
+    found = recording_of(log)
+    # A release may write other deltas, but has to read these; see the next test.
+    found.stored.deltas = kept.stored.deltas
+    assert found == kept
 
 
 @pytest.mark.slow
@@ -39,9 +42,7 @@ def test_a_recorded_state_is_restored_and_decides_the_rest_as_it_did(name):
     for record in kept.records[: kept.stored.next]:
         log.send(record)
     restored = Ledger(kept.partition, kept.partitions)
-    restored.state.load(kept.stored.pages)
-    for delta in kept.stored.deltas:
-        restored.state.apply_delta(msgspec.msgpack.decode(delta, type=Delta))
+    restored.state.load(kept.stored.pages, kept.stored.deltas)
     log.hand_over(restored)
     for record in kept.records[kept.stored.next :]:
         log.send(record)

@@ -12,6 +12,35 @@ import numpy as np
 
 from accounting import advance_units
 from accounting.filters.account_terms import AccountTerms
+from accounting.filters.roster_columns import SlotMap
+
+
+@dataclass
+class Balances:
+    spent: np.ndarray
+    base: np.ndarray
+    ticks: np.ndarray
+    order: np.ndarray
+
+
+class Columns:
+    """The columns of a roster, as their owner has them."""
+
+    def __init__(self, levels: Sequence[int] = ()) -> None:
+        self.level = np.array(levels, dtype=np.uint8)
+        self.granted, self.flags = self.level.copy(), np.zeros_like(self.level)
+        self.since = np.zeros(len(levels), dtype=np.uint32)
+
+    def grow(self, count: int) -> None:
+        for name, column in list(vars(self).items()):
+            setattr(self, name, np.append(column, np.zeros(count, dtype=column.dtype)))
+
+
+def slot_maps(slots: Sequence[np.ndarray]) -> list[SlotMap]:
+    maps = [SlotMap() for _ in slots]
+    for known, rows in zip(maps, slots, strict=True):
+        known.extend(rows)
+    return maps
 
 
 @dataclass

@@ -20,8 +20,6 @@ import pytest
 from accounting import (
     MAX_BUDGET_UNITS,
     MEASURES,
-    AccountTerms,
-    BudgetAccount,
     BudgetFilter,
     Gaussian,
     GdpFilter,
@@ -34,10 +32,8 @@ from accounting import (
     PoissonRecords,
     PureDP,
     PureDPFilter,
-    RecurringCharge,
     RenyiFilter,
     ReportAccountant,
-    RosterColumns,
     StatedCost,
     StepsFilter,
     StepShape,
@@ -531,41 +527,6 @@ def of_filters() -> Iterator[Refused]:
     yield takes(PureDPFilter, 1.0)
 
 
-class Rows:
-    """Balances of two users."""
-
-    def __init__(self) -> None:
-        self.spent = np.zeros(2, dtype=np.int64)
-        self.base = np.zeros(2, dtype=np.int64)
-        self.ticks = np.ones(2, dtype=np.int64)
-        self.order = np.zeros(2, dtype=np.uint8)
-
-
-def of_recurring_charges() -> Iterator[Refused]:
-    start, costs = np.zeros(1, dtype=np.int64), np.array([0, 1, 2, 3])
-
-    def account() -> BudgetAccount:
-        return BudgetAccount(AccountTerms((5,), (2,)), Rows())
-
-    def roster(slots: Any = start, levels: Any = (1,), highest: Any = 3) -> RecurringCharge:
-        return RecurringCharge([account()], [slots], levels, highest)
-
-    def restored(granted: Any, flags: Any, since: Any, steps: Any) -> RecurringCharge:
-        columns = RosterColumns(np.array([1], dtype=np.uint8), granted, flags, since)
-        return RecurringCharge.restored(
-            [account()], [start], columns, 3, steps=steps, cost_tables=[]
-        )
-
-    yield takes(AccountTerms, [1], [1])
-    yield takes(lambda slots: account().settle(slots), start)
-    yield takes(lambda slots: account().settle_for_write(slots), start)
-    yield takes(roster, start, [1], 3)
-    yield takes(lambda slots, levels: roster().enrol([slots], levels), start + 1, [1])
-    yield takes(lambda table: roster().step([table]), costs)
-    yield takes(lambda at, levels: roster().step([costs], at, levels), [0], [1])
-    yield takes(restored, [1], [0], start, 0)
-
-
 class GaussianDpEvent:
     """An event of dp_accounting."""
 
@@ -598,7 +559,7 @@ def of_numbers() -> Iterator[Refused]:
 
 
 TABLE = [*conversions(), *costs(), *grids(), *filters(), *releases(), *reports()]
-EXTENDED = [*TABLE, *of_mechanisms(), *of_filters(), *of_recurring_charges(), *of_numbers()]
+EXTENDED = [*TABLE, *of_mechanisms(), *of_filters(), *of_numbers()]
 ROWS = [
     pytest.param(row, argument, id=f"{number}-{argument}")
     for number, row in enumerate(TABLE)

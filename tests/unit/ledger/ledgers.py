@@ -5,7 +5,7 @@ import numpy as np
 from msgspec import UNSET
 
 from accounting.exact.units import UNIT_BITS
-from streams.ledger.ledger import Channel, Delta, Ledger
+from streams.ledger.ledger import Channel, Ledger
 from streams.records import (
     Charge,
     CloseRun,
@@ -127,6 +127,5 @@ def halted_for(decision: Decision, reason: int) -> list[bool]:
 def rebuilt(changes: list[bytes], partitions: int = 1, partition: int = 0) -> Ledger:
     """A ledger that an owner before has left as changes."""
     ledger = Ledger(partition, partitions)
-    for one in changes:
-        ledger.state.apply_delta(msgspec.msgpack.decode(one, type=Delta))
+    ledger.state.load({}, changes)
     return ledger

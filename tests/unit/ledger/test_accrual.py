@@ -121,7 +121,7 @@ def test_what_is_noted_is_all_that_changed_and_no_charge_accrues_twice(seed):
 def stored(ledger: Ledger) -> dict:
     """Return the pages of accounts and of members; the ledger still counts them as changed."""
     state = copy.deepcopy(ledger.state)
-    holders = {**state.datasets, **state.rosters.members}
+    holders = {**state.datasets, **state.rosters.rows}
     return {
         name: [held.take_page(number) for number in range(-(-len(held) // PAGE_ROWS))]
         for name, held in holders.items()

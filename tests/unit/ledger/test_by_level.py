@@ -34,7 +34,6 @@ def restored(
     spent = log.spent()
     kept = SimpleNamespace(pages=pages, changes=changes)
     log.hand_over(ledger_of(kept, 0, 1, NO_TOPIC, log.ledger.chain))
-    log.ledger.restore_rosters()
     assert log.spent() == spent
     compacted = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     log.audit()
@@ -100,7 +99,7 @@ def test_a_release_that_does_not_know_them_reads_neither_changes_nor_pages():
     log.step(0, prices(), members=USERS, levels=[LEVELS] * USERS)
     (accounts,) = msgspec.msgpack.decode(log.changes[-1], type=Delta).accounts
     rows = Balances()
-    rows.reserve(USERS)
+    rows.grow(USERS)
     (kept,) = [row for row in accounts.rows if "spent+" in row.values]
     with pytest.raises(UnknownState):
         rows.apply_delta(kept)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from streams.ledger.columns import PAGE_ROWS
-from streams.ledger.ledger import Channel, Delta, Ledger, ledger_of
+from streams.ledger.ledger import Channel, Ledger, ledger_of
 from streams.records import (
     Charge,
     Decision,
@@ -200,9 +200,7 @@ def test_a_compaction_that_stops_anywhere_changes_nothing(seed):
             if not pending:
                 del changes[:covered]
     taken_over = Ledger(0, 1)
-    taken_over.state.load(pages)
-    for one in changes:
-        taken_over.state.apply_delta(msgspec.msgpack.decode(one, type=Delta))
+    taken_over.state.load(pages, changes)
     assert state_of(taken_over) == state_of(source.ledger)
     follow_up = encode(
         Charge(
@@ -257,7 +255,5 @@ def test_a_compaction_of_many_pages_survives_users_that_arrive_meanwhile(new_log
     for name in names[2:]:  # the second page of users is now fuller than the changes know
         pages[name] = log.ledger.state.take_page(name)
     ledger = Ledger(0, 1)
-    ledger.state.load(pages)
-    for one in log.changes[3:]:
-        ledger.state.apply_delta(msgspec.msgpack.decode(one, type=Delta))
+    ledger.state.load(pages, log.changes[3:])
     assert state_of(ledger)[0] == state_of(log.ledger)[0]

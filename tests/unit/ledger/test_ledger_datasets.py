@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from streams.ledger.ledger import Channel, Delta, LayoutMismatch, Ledger
+from streams.ledger.ledger import Channel, LayoutMismatch, Ledger
 from streams.records import (
     VERSION,
     CreateDataset,
@@ -147,8 +147,7 @@ def test_a_withdrawn_dataset_is_gone_from_changes_and_pages(new_log):
     assert log.ledger.state.take_page("policy:d") is None
     assert log.ledger.state.unmerged() == []
     behind = Ledger(0, 1)
-    behind.state.load(pages)
-    behind.state.apply_delta(msgspec.msgpack.decode(log.changes[-1], type=Delta))
+    behind.state.load(pages, log.changes[-1:])
     assert list(behind.state.datasets) == list(rebuilt(log.changes).state.datasets) == ["other"]
     assert behind.state.unmerged() == ["policy:d"]
 
@@ -162,11 +161,8 @@ def test_pages_may_be_newer_than_deltas_of_a_recreated_dataset(new_log):
     log.open()
     log.charge(0, [1, 2], [1.0, 5.0])
     ahead = Ledger(0, 1)
-    ahead.state.load(
-        {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
-    )
-    for one in log.changes:
-        ahead.state.apply_delta(msgspec.msgpack.decode(one, type=Delta))
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
+    ahead.state.load(pages, log.changes)
     log.hand_over(ahead)
     assert admitted(log.charge(1, [2, 1], [5.0, 1.0])) == [False, True]
 
@@ -261,8 +257,7 @@ def test_the_auditor_stops_where_the_ledger_stops(new_log):
 def test_state_of_another_number_of_partitions_is_not_loaded():
     log = Log()
     log.create()
-    changes = msgspec.msgpack.decode(log.changes[0], type=Delta)
     with pytest.raises(LayoutMismatch):
-        Ledger(0, 2).state.apply_delta(changes)
+        Ledger(0, 2).state.load({}, log.changes)
     with pytest.raises(LayoutMismatch):
         Ledger(0, 2).state.load({"partitions": log.ledger.state.take_page("partitions")})

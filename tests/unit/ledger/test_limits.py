@@ -1,33 +1,37 @@
 """What a charge makes a worker write is known before, and what it takes to decide is bounded."""
 
+import copy
 import tracemalloc
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from accounting.filters.roster_columns import MAX_STEPS
 from streams.kafka.topics import SETTINGS
 from streams.ledger import datasets, rule, validation
-from streams.ledger.ledger import Delta, Ledger
+from streams.ledger.ledger import Channel, Ledger
 from streams.records import (
     MAX_ACCOUNTS,
     MAX_BALANCES,
     MAX_CHARGE_USERS,
     MAX_ROSTERS,
     Charge,
+    ChargeRoster,
     CloseDataset,
     DatasetCreated,
     Decision,
     Erase,
     Reason,
     Rejection,
+    decode_request,
     encode,
 )
 from streams.records.packing import pack_norms
 from tests.audit import auditor, auditor_charges
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, rebuilt
-from tests.unit.ledger.roster_logs import RosterLog
+from tests.unit.ledger.roster_logs import RosterLog, begun, prices
 from tests.unit.ledger.test_ledger import random_log
 
 
@@ -193,8 +197,7 @@ def test_unwritten_bytes_are_about_what_is_written(seed):
 def test_restored_state_counts_as_written():
     source = random_log(0)
     ledger = Ledger(0, 1)
-    for one in source.changes:
-        ledger.state.apply_delta(msgspec.msgpack.decode(one, type=Delta))
+    ledger.state.load({}, source.changes)
     assert ledger.state.unwritten_bytes == 0
     loaded = Ledger(0, 1)
     loaded.state.load({name: ledger.state.take_page(name) for name in ledger.state.unmerged()})
@@ -274,3 +277,21 @@ def test_a_log_has_a_limited_number_of_datasets(monkeypatch):
     assert log.reason() == Reason.TOO_LARGE
     assert isinstance(log.create("a"), DatasetCreated)
     log.audit()
+
+
+def test_roster_takes_no_more_steps_than_its_columns_can_count():
+    log = begun()
+    log.step(0, prices())
+    runs, last = log.ledger.state.runs, MAX_STEPS
+    for steps, expected in ((last - 1, Channel.HALTS), (last, Channel.REJECTS)):
+        ledger = copy.deepcopy(log.ledger)
+        ledger.state.runs["d", "r"] = replace(runs["d", "r"], roster_steps=steps)
+        members = ledger.state.rosters.members["d", "r"]
+        members.recurring.steps = steps
+        members.rows.since[:] = steps
+        record = decode_request(log.records[-1])
+        assert isinstance(record, ChargeRoster)
+        record = replace(record, step=1, positions=b"\0" * 4, levels=b"\1")
+        outputs = ledger.apply(9, encode(record))
+        assert outputs[0].channel is expected
+        assert members.rows.since[0] == min(steps + 1, last)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from streams.ledger.columns import PER_ORDER, Column, Columns, Numbers, pack_numbers, unpack_numbers
+from streams.ledger.columns import pack_numbers, unpack_numbers
 from tests.audit.stored import unpacked
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -50,26 +48,3 @@ def test_a_number_takes_as_many_bytes_as_the_largest_distance(numbers: np.ndarra
 def test_bytes_that_were_not_packed_are_refused(change):
     with pytest.raises(ValueError):
         unpack_numbers(change(pack_numbers(np.arange(100)[::-1])))
-
-
-class Toy(Columns):
-    spent: Annotated[Numbers, PER_ORDER]
-    level: Annotated[np.ndarray, Column(dtype="|u1")]
-
-
-@pytest.mark.parametrize("orders", [None, 3])
-def test_pages_of_earlier_releases_are_read(orders: int | None):
-    toy, shape = Toy(orders), () if orders is None else (orders,)
-    spent, level = np.arange(50 * (orders or 1)) ** 3, np.arange(50, dtype=np.uint8)
-    toy.reserve(50)
-    page = {"spent": spent.astype("<i8").tobytes(), "level": level.tobytes()}
-    assert toy.rows_in(page) == 50
-    toy.load_page(0, page)
-    assert toy.spent[:50].tolist() == spent.reshape(50, *shape).tolist()
-    packed, again = toy.take_page(0, 50), Toy(orders)
-    assert packed.keys() == {"spent~", "level~"}
-    assert again.rows_in(packed) == 50
-    again.reserve(50)
-    again.load_page(0, packed)
-    assert again.spent[:50].tolist() == toy.spent[:50].tolist()
-    assert again.level[:50].tolist() == level.tolist()
