@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Final
 
@@ -39,17 +38,14 @@ from accounting.exact.argument_checks import (
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.products import ratio_ceil
 from accounting.exact.roots import bisected
-from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS
+from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS, cost_units
 
 _ONE_UNIT: Final = 2.0**-UNIT_BITS
 _LARGEST_EPSILON: Final = 512.0  # spread, at most epsilon^2 / 2, then fits the range of units
-_PRIOR: Final = Decimal("28.04")
 # The float64 form of the condition has a relative error far below this, with any libm.
 _MARGIN: Final = 2.0**-45
 # eps expm1(eps) is known to a relative 2**-50: four units in the last place, and two products.
 _DRIFT_ERROR: Final = 2.0**-49
-_DIGITS: Final = (40, 80, 160)  # of the decimal arithmetic for cases that float64 cannot decide
-_GUARD_DIGITS: Final = 8
 _BISECTIONS: Final = 64
 _BLOCK: Final = 16384  # users at a time, so that the temporaries stay in the cache
 
@@ -62,9 +58,8 @@ class RogersFilter:
     of the step, is charged nothing, and may be admitted to a later, cheaper one.
 
     The state is an int64 array of shape (n, 2) that the caller owns: spread and drift of each user
-    in units of 2**-44, every charge rounded up. The condition is decided in exact arithmetic, the
-    same on every machine: by float64 where that is certain, otherwise by decimal arithmetic of up
-    to 160 digits. Cases that this does not decide are denied.
+    in units of 2**-44, every charge rounded up. A step is denied where float64 leaves open whether
+    the condition holds, a relative 2**-45 below the edge.
 
     There is no `grant`: the cost of a step is eps itself, which has no norm to clip.
 
@@ -125,10 +120,10 @@ class RogersFilter:
         return total, admitted
 
     def cost_units(self, cost: npt.ArrayLike) -> IntArray:
-        """Return the charge for `cost`: (ceil(eps^2 2**44), ceil(eps (e^eps - 1) 2**43)), (n, 2).
+        """Return the charge for `cost`: eps^2 2**44 and eps (e^eps - 1) 2**43, rounded up, (n, 2).
 
-        Exact, as the ceilings of the real numbers. Saturates at `MAX_COST_UNITS` in both columns
-        for a step that costs more than epsilon by itself, and is therefore never admitted.
+        Saturates at `MAX_COST_UNITS` in both columns for a step that costs more than epsilon by
+        itself, and is therefore never admitted.
         """
         eps = nonnegative_array("cost", cost)
         if eps.ndim != 1:
@@ -139,7 +134,8 @@ class RogersFilter:
         plain[too_much] = drift[too_much] = 0.0
         units = np.empty((eps.size, 2), dtype=np.int64)
         units[:, 0] = ratio_ceil(plain, 1.0, UNIT_BITS, MAX_COST_UNITS, power=2)
-        units[:, 1] = _drift_units(plain, drift)
+        # A positive number that underflows is still charged.
+        units[:, 1] = np.maximum(cost_units(0.5 * drift * (1.0 + _DRIFT_ERROR)), plain > 0.0)
         units[too_much] = MAX_COST_UNITS
         return units
 
@@ -160,18 +156,11 @@ class RogersFilter:
         return ~self._fits(self._checked_state(state) + 1)
 
     def _fits(self, total: IntArray) -> BoolArray:
-        """Return whether the condition holds, exactly, for units of shape (n, 2)."""
+        """Return whether the condition certainly holds for units of shape (n, 2)."""
         if self.epsilon == 0.0:  # H is 0, and so is the left side without spending
             return np.asarray(~total.any(axis=1))
-        bound = self._bound(*_nats(total))
-        fits: BoolArray = np.asarray(bound <= self.epsilon * (1.0 - _MARGIN))
-        unsure = bound <= self.epsilon * (1.0 + _MARGIN)
-        unsure &= ~fits
-        if unsure.any():
-            distinct, position = np.unique(total[unsure], axis=0, return_inverse=True)
-            decided = [self._fits_exactly(spread, drift) for spread, drift in distinct.tolist()]
-            fits[unsure] = np.array(decided)[position.reshape(-1)]
-        return fits
+        # Decimal arithmetic would decide the cases at the edge as well; no step is worth it.
+        return np.asarray(self._bound(*_nats(total)) <= self.epsilon * (1.0 - _MARGIN))
 
     def _bound(self, spread: FloatArray, drift: FloatArray) -> FloatArray:
         """Return the left side of the condition, in nats, to a relative `_MARGIN`."""
@@ -183,20 +172,6 @@ class RogersFilter:
         np.sqrt(deviation, out=deviation)
         deviation += drift
         return deviation
-
-    def _fits_exactly(self, spread_units: int, drift_units: int) -> bool:
-        for digits in _DIGITS:
-            with localcontext(Context(prec=digits)):
-                spread, drift = (Decimal(u) / (1 << UNIT_BITS) for u in (spread_units, drift_units))
-                log_inverse_delta = -Decimal(self.delta).ln()
-                epsilon = Decimal(self.epsilon)
-                prior = epsilon * epsilon / (_PRIOR * log_inverse_delta)
-                logarithm = (1 + spread / prior).ln()
-                variance = (spread + prior) * (1 + logarithm / 2)
-                gap = epsilon - drift - (2 * log_inverse_delta * variance).sqrt()
-                if abs(gap) > epsilon.scaleb(_GUARD_DIGITS - digits):
-                    return gap > 0
-        return False
 
     def _largest_step(self, spent: IntArray) -> FloatArray:
         if self.epsilon == 0.0:
@@ -226,29 +201,3 @@ def _nats(units: IntArray) -> tuple[FloatArray, FloatArray]:
     spread: FloatArray = np.multiply(units[:, 0], _ONE_UNIT)
     drift: FloatArray = np.multiply(units[:, 1], _ONE_UNIT)
     return spread, drift
-
-
-def _drift_units(eps: FloatArray, estimate: FloatArray) -> IntArray:
-    """Return ceil(eps (e^eps - 1) 2**43) exactly; `estimate`: eps (e^eps - 1) in float64."""
-    scaled = estimate * 2.0 ** (UNIT_BITS - 1)
-    units: IntArray = np.ceil(scaled * (1.0 - _DRIFT_ERROR)).astype(np.int64)
-    above: IntArray = np.ceil(scaled * (1.0 + _DRIFT_ERROR)).astype(np.int64)
-    unsure = units != above
-    if unsure.any():
-        distinct, position = np.unique(eps[unsure], return_inverse=True)
-        decided = [_exact_drift_units(value) for value in distinct.tolist()]
-        units[unsure] = np.array(decided, dtype=np.int64)[position]
-    # A positive number that underflows is still charged.
-    return np.maximum(units, eps > 0.0)
-
-
-def _exact_drift_units(eps: float) -> int:
-    """Return ceil(eps (e^eps - 1) 2**43); e^eps is irrational, so more digits decide."""
-    for digits in _DIGITS:
-        with localcontext(Context(prec=digits)):
-            value = Decimal(eps) * (Decimal(eps).exp() - 1) * (1 << UNIT_BITS - 1)
-            error = value.scaleb(_GUARD_DIGITS - digits) + Decimal(1).scaleb(-digits // 2)
-            low, high = math.ceil(value - error), math.ceil(value + error)
-            if low == high:
-                return low
-    return high

@@ -24,7 +24,7 @@ from accounting.exact.argument_checks import (
 )
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.products import product_up
-from accounting.exact.rounding import UP, float_toward
+from accounting.exact.rounding import UP, float_toward, floats_toward
 from accounting.exact.units import (
     MAX_BUDGET_UNITS,
     UNIT_BITS,
@@ -69,11 +69,8 @@ class _Odometer:
         return np.stack([used, ticks], axis=1), self._bound(ticks)
 
     def _bound(self, ticks: IntArray) -> FloatArray:
-        # A number of ticks above 2**53 is rounded up to the next float64 or the one after.
-        count = ticks.astype(np.float64)
-        count[count.astype(np.int64) < ticks] *= 1.0 + 2.0**-52
         size = float_toward(Fraction(self.tick_units, 2**UNIT_BITS), UP)
-        bound = product_up(size, count)
+        bound = product_up(size, floats_toward(ticks, UP))
         bound[ticks >= MAX_TICKS] = math.inf
         return bound
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import (
+    MEASURES,
     BudgetFilter,
     Gaussian,
     GdpFilter,
@@ -18,7 +19,6 @@ from accounting import (
     PureDP,
     RenyiFilter,
     ZcdpFilter,
-    charge_units,
 )
 from accounting.research.local_filter import LocalFilter
 from accounting.research.rogers import RogersFilter
@@ -42,7 +42,7 @@ def test_a_device_decides_and_charges_as_the_rule_does_for_many_users(
     device, state = LocalFilter(rule), rule.initial_state(1)
     orders = getattr(rule, "orders", None)
     for norm in norms:
-        before, charge = state, charge_units(rule.measure, Gaussian(noise), [norm], orders)
+        before, charge = state, MEASURES[rule.measure].charge_units(Gaussian(noise), [norm], orders)
         state, admitted = rule.admit_norms(state, Gaussian(noise), [norm])
         np.testing.assert_array_equal(state, before + charge if admitted[0] else before)
         assert device.admit(Gaussian(noise), norm) == admitted[0]
