@@ -21,7 +21,7 @@ from streams.sdk.connection import Connection
 from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import InvalidRequest, invalid_requests
 from streams.sdk.roster import Roster, enrol
-from streams.sdk.step_layout import KnownUsers, Layout, lay_out
+from streams.sdk.step_layout import LastLayout, lay_out
 
 
 class Run:
@@ -59,8 +59,7 @@ class Run:
         self.min_separation: int | None = first.min_separation or None
         self._connection = connection
         self._attempt = Attempt(connection, opened, step, is_shared=is_shared)
-        self._known_users = KnownUsers()
-        self._layout: Layout | None = None
+        self._layouts = LastLayout(self.policy, connection.pseudonyms)
         self._roster: Roster | None = None  # the one that was enrolled last
 
     def __repr__(self) -> str:
@@ -219,7 +218,7 @@ class Run:
             )
             with invalid_requests():
                 check_roster(blank, self.min_separation or UNSET)
-            layout = self._layout_of(self._known_users.read(users))
+            layout = self._layouts.of(users)
             enrolled = enrol(self._connection, blank, layout, deadline)
             if self._roster is not None:
                 self._roster.supersede()
@@ -293,10 +292,9 @@ class Run:
     ) -> AskedStep[StepDecision, StepDecision]:
         if not 0.0 <= reserve < 1.0:
             raise InvalidRequest(f"reserve is {quoted(reserve)}; it must be at least 0 and below 1")
-        ids = self._known_users.read(users)
-        values, limit = read_norms(norms, len(ids), clip_norm)
+        layout, step = self._layouts.of(users), self.step
+        values, limit = read_norms(norms, len(layout.ids), clip_norm)
         name, scale = read_mechanism(noise_stddev, mechanism, clip_norm, self._policies)
-        layout, step = self._layout_of(ids), self.step
         parts = layout.parts(self._empty_charge(name, scale, limit, reserve), values)
         return AskedStep(parts, lambda decisions: layout.put_together(step, decisions))
 
@@ -319,9 +317,3 @@ class Run:
             clip_norm=clip_norm,
             reserve=reserve or UNSET,
         )
-
-    def _layout_of(self, ids: UserIds) -> Layout:
-        """Return the layout of these users, reusing the previous one where it fits."""
-        if self._layout is None or not self._layout.is_of(ids):
-            self._layout = lay_out(ids, self.policy, self._layout, self._connection.pseudonyms)
-        return self._layout

@@ -46,49 +46,6 @@ from streams.sdk.arguments import check_strings, elements_of, read_users
 from streams.sdk.decisions import ChargePart, StepDecision
 from streams.sdk.errors import InvalidRequest, invalid_requests
 
-
-class KnownUsers:
-    """The ids that were read last, for callers that pass the same users at every step.
-
-    Reading, placing and packing a million strings takes seconds. Every id is compared with those
-    read last, so a list that was modified in between is noticed. If a list starts with the ids read
-    last, only the rest is read.
-    """
-
-    def __init__(self) -> None:
-        self._ids = UserIds([])
-        self._elements: NDArray[Any] | list[Any] = []  # a copy of what the ids were read from
-
-    def read(self, users: object) -> UserIds:
-        """Return ids as ``read_users`` does; for the same ids as last time, the same object.
-
-        Raises:
-            InvalidRequest: an id is invalid, or the container has no order.
-        """
-        known = self._elements
-        is_text = type(users) is np.ndarray and users.dtype.kind == "U"
-        elements: Any = users if is_text else elements_of("users", users)
-        if isinstance(elements, np.ndarray):
-            if not (
-                isinstance(known, np.ndarray)
-                and elements.dtype == known.dtype
-                and np.array_equal(elements, known)
-            ):
-                self._ids = read_users(elements)
-                self._elements = elements.copy()
-            return self._ids
-        # Only int and str: an element of another type may equal an id and still be no valid id.
-        is_comparable = isinstance(known, list) and set(map(type, elements)) <= {int, str}
-        if is_comparable and elements == known:
-            return self._ids
-        if is_comparable and elements[: len(known)] == known:
-            self._ids = self._ids.join(read_users(elements[len(known) :]))
-        else:
-            self._ids = read_users(elements)
-        self._elements = elements.copy()
-        return self._ids
-
-
 MIN_KEY_BYTES: Final = 16
 _MAX_KEY_BYTES: Final = 64
 _BYTES: Final = 8
@@ -218,18 +175,12 @@ class Layout:
     Attributes:
         ids: all users as the caller gave them.
         known: the same users as the log knows them: normalised ids or pseudonyms.
-        homes: (n,) the partition of each user.
         positions: for each partition, the indices of its users in ``ids``, increasing.
     """
 
     ids: UserIds
     known: UserIds
-    homes: NDArray[np.int64]
     positions: list[NDArray[np.int64]]
-
-    def is_of(self, ids: UserIds) -> bool:
-        """Return whether these are the same users in the same order."""
-        return ids is self.ids or ids == self.ids
 
     def users_of(self, partition: int) -> UserIds:
         """Return the users of a partition, as the log knows them."""
@@ -280,38 +231,67 @@ class Layout:
         return StepDecision(step, admitted, granted, exhausted, reasons)
 
 
-def lay_out(
-    ids: UserIds,
-    policy: Policy,
-    before: Layout | None = None,
-    pseudonyms: Pseudonyms | None = None,
-) -> Layout:
+def lay_out(ids: UserIds, policy: Policy, pseudonyms: Pseudonyms | None = None) -> Layout:
     """Find the partition of each user.
 
     Args:
         ids: the users.
         policy: the policy of their dataset.
-        before: an earlier layout of this dataset; if ``ids`` starts with its users, it is extended.
         pseudonyms: make the users' pseudonyms; None if the log has their ids.
 
     Raises:
         InvalidRequest: an id appears twice, or is of a kind that the dataset does not have.
     """
-    begins = before is not None and ids[: len(before.ids)] == before.ids
-    more = ids[len(before.ids) :] if before is not None and begins else ids
-    known = _in_normal_form(more) if pseudonyms is None else UserIds(pseudonyms.of(more))
-    homes = known.homes(policy.partitions)
-    if before is not None and begins:
-        known = before.known.join(known)
-        homes = np.concatenate([before.homes, homes])
-    if pseudonyms is not None and known.are_integers:
+    if pseudonyms is None:
+        known = _in_normal_form(ids)
+    else:
+        known = UserIds(pseudonyms.of(ids))
         pseudonyms.check_distinct(ids, known.integers)
     with invalid_requests():
         check_distinct(known)
         check_kinds(policy, None, known)
+    homes = known.homes(policy.partitions)
     order = np.argsort(homes, kind="stable")
     bounds = np.searchsorted(homes[order], np.arange(policy.partitions + 1))
-    return Layout(ids, known, homes, [order[start:stop] for start, stop in pairwise(bounds)])
+    return Layout(ids, known, [order[start:stop] for start, stop in pairwise(bounds)])
+
+
+class LastLayout:
+    """The layout of the users given last, for callers that pass the same users at every step.
+
+    Reading, placing and packing a million strings takes seconds. Every id is compared with those
+    given last, so a list that was modified in between is noticed.
+    """
+
+    def __init__(self, policy: Policy, pseudonyms: Pseudonyms | None) -> None:
+        self._policy, self._pseudonyms = policy, pseudonyms
+        self._elements: NDArray[Any] | list[Any] = []  # a copy of those of the users
+        self._layout: Layout | None = None
+
+    def of(self, users: object) -> Layout:
+        """Return the layout of users; for the same ids as last time, the same object.
+
+        Raises:
+            InvalidRequest: an id is invalid, appears twice or is of a kind that the dataset does
+                not have, or the container has no order.
+        """
+        is_text = type(users) is np.ndarray and users.dtype.kind == "U"
+        elements: Any = users if is_text else elements_of("users", users)
+        if self._layout is None or not _are_same(elements, self._elements):
+            self._layout = lay_out(read_users(elements), self._policy, self._pseudonyms)
+            self._elements = elements.copy()
+        return self._layout
+
+
+def _are_same(given: NDArray[Any] | list[Any], known: NDArray[Any] | list[Any]) -> bool:
+    if isinstance(given, np.ndarray) and isinstance(known, np.ndarray):
+        return given.dtype == known.dtype and np.array_equal(given, known)
+    # Only int and str: an element of another type may equal an id and still be no valid id.
+    return (
+        type(given) is type(known) is list
+        and set(map(type, given)) <= {int, str}
+        and given == known
+    )
 
 
 def _in_normal_form(ids: UserIds) -> UserIds:
