@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -10,8 +11,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from streams.cli.printing import Exit, UnusableInput, note, plain, say, show, show_table
 from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
@@ -26,7 +25,7 @@ from streams.cli.table_files import (
 from streams.config import Config
 from streams.operations.rejected import utc
 from streams.records import HALT_REASONS, User
-from streams.replay.archive import Archive, StoredHead
+from streams.replay.archive import Archive
 from streams.replay.explain import AccountEvent, Explanation, Share
 from streams.replay.explain import explain as explanation_of
 from streams.replay.file import FileArchive
@@ -437,7 +436,9 @@ def report(options: argparse.Namespace, config: Config) -> int:
     except ReportRefused as refused:
         note(f"turnstile: {refused}")
         return Exit.REFUSED
-    _note_comparison(reported.heads)
+    note(in_words(reported.heads))
+    for why in unproven(reported.heads):
+        note(f"turnstile: {why}")
     losses = reported.losses
     if options.dataset is not None and not losses:
         return no_dataset(options.dataset)
@@ -467,33 +468,23 @@ def report(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def _note_comparison(compared: Sequence[Sequence[StoredHead]]) -> None:
-    note(in_words(compared))
-    for why in unproven(compared):
-        note(f"turnstile: {why}")
-
-
 def _loss_rows(losses: Sequence[Losses], given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    names = (
+        *("steps", "order", "spent", "remaining", "epsilon", "any_time_epsilon"),
+        *("true_positive_rate", "advantage"),
+    )
     for part in losses:
-        for row, user in enumerate(part.users):
-            order, any_time = float(part.order[row]), float(part.any_time_epsilon[row])
-            yield {
-                "dataset": part.dataset,
-                "user": user,
-                "id_kind": kind_of(user),
-                "measure": part.measure,
-                "steps": int(part.steps[row]),
-                "order": None if np.isnan(order) else order,
-                "spent": float(part.spent[row]),
-                "remaining": float(part.remaining[row]),
-                "epsilon": float(part.epsilon[row]),
-                "any_time_epsilon": None if np.isnan(any_time) else any_time,
-                "true_positive_rate": float(part.true_positive_rate[row]),
-                "advantage": float(part.advantage[row]),
-                "budget_true_positive_rate": part.budget_risk.true_positive_rate,
-                "budget_advantage": part.budget_risk.advantage,
-                **given,
-            }
+        columns = [getattr(part, name).tolist() for name in names]
+        shared = {
+            "budget_true_positive_rate": part.budget_risk.true_positive_rate,
+            "budget_advantage": part.budget_risk.advantage,
+            **given,
+        }
+        for user, *numbers in zip(part.users, *columns, strict=True):
+            known = (None if math.isnan(number) else number for number in numbers)
+            about = {"dataset": part.dataset, "user": user, "id_kind": kind_of(user)}
+            row = zip(names, known, strict=True)
+            yield {**about, "measure": part.measure, **dict(row), **shared}
 
 
 def _summarise(reported: Report, path: Path, as_json: bool) -> None:

@@ -13,7 +13,6 @@ from streams.ledger.datasets import (
     close_dataset,
     close_run,
     create_dataset,
-    end_runs,
     erase,
     open_run,
     set_access,
@@ -27,7 +26,7 @@ from streams.ledger.partition_errors import (
     PartitionError,
     UnknownState,
 )
-from streams.ledger.retirement import begin_import, check_agreement, check_live, retire
+from streams.ledger.retirement import begin_import, check_live, retire
 from streams.ledger.roster_members import Rosters
 from streams.ledger.run_states import RunState, counted
 from streams.ledger.state import Delta, SavedState, State
@@ -241,8 +240,6 @@ class Ledger:
             case SetAccess():
                 answer = set_access(self.state, place, request, sender)
             case Retire():
-                check_agreement(self.state, request)
-                end_runs(self.state)
                 answer = retire(self.state, place, request, self.chain.head)
             case Import():
                 begin_import(self.chain, request)

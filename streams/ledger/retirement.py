@@ -23,6 +23,7 @@ import hashlib
 
 from msgspec import to_builtins
 
+from streams.ledger.datasets import end_runs
 from streams.ledger.outputs import Place, answer
 from streams.ledger.partition_errors import ImportPending
 from streams.ledger.state import Retirement, State
@@ -54,28 +55,24 @@ def check_live(state: State, request: Request) -> None:
 
 
 def retire(state: State, place: Place, request: Retire, head: bytes) -> LogRetired:
-    """End the log.
+    """End all runs and the log.
 
     Args:
-        state: the partition's state, in which all runs have ended by now.
+        state: the partition's state.
         place: of the record.
         request: names the log that continues it.
         head: of the hash chain before the record.
-    """
-    if not state.retired:
-        state.retired[()] = Retirement(request.successor, request.partitions, place.offset, head)
-    return answer(LogRetired, request, place, successor=request.successor)
-
-
-def check_agreement(state: State, request: Retire) -> None:
-    """Check that the datasets are those that a ``retire`` expects.
 
     Raises:
-        Rejection: LOG_CHANGED.
+        Rejection: LOG_CHANGED, if the datasets are not those that the request expects.
     """
-    if not state.retired and agreement(state) != request.agreement:
-        detail = "the datasets of this partition are not those that the request expects"
-        raise Rejection(Reason.LOG_CHANGED, detail)
+    if not state.retired:
+        if agreement(state) != request.agreement:
+            detail = "the datasets of this partition are not those that the request expects"
+            raise Rejection(Reason.LOG_CHANGED, detail)
+        end_runs(state)
+        state.retired[()] = Retirement(request.successor, request.partitions, place.offset, head)
+    return answer(LogRetired, request, place, successor=request.successor)
 
 
 def begin_import(chain: HashChain, request: Import) -> None:

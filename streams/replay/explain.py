@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from accounting import PoissonGaussian
 from accounting.costs.norm_levels import grid_norms
@@ -248,19 +249,16 @@ class _Account:
             norm=norm,
             granted=granted,
             halted=reason is not None,
-            refused_by=None if reason is None else refusing_budget(reason, decision.budgets),
-            reason=None if reason is None else halt_reason(reason),
-            erased=reason == ERASED,
+            reason=reason,
+            names=decision.budgets,
             exhausted=bool(unpack_bits(decision.exhausted, decision.users)[place]),
             budgets=self._shares(budgets, asked),
         )
 
     def _charged_by_level(self, applied: Applied, charge: ChargeRoster) -> AccountEvent:
         address = charge.address
-        members, terms = (
-            self._ledger.state.rosters.members[address],
-            self._ledger.state.rosters[address],
-        )
+        rosters = self._ledger.state.rosters
+        members, terms = rosters.members[address], rosters[address]
         row = np.array([self._positions[address]])
         numbers = members.numbers(row)
         level, granted = int(numbers["level"][0]), int(numbers["granted"][0])
@@ -280,13 +278,12 @@ class _Account:
         if charge.mechanism == "poisson-gaussian" and charge.sampling_rate < 1.0:
             self._sampled.update(_names(budgets.outermost))
         asked = [table.units[level] for table in budgets.cost_tables(terms.units, terms.levels)]
-        erased = halted and self._is_erased(budgets)
         reason = None
         if halted:
             # The reason of a HALT before the beginning of the log is unknown, unless there is only
             # one budget.
             known = self._reasons.get(address, None if budgets.is_nested else OWN_BUDGET)
-            reason = ERASED if erased else known
+            reason = ERASED if self._is_erased(budgets) else known
         return self._event(
             applied,
             charge,
@@ -295,9 +292,8 @@ class _Account:
             level=level,
             sampling_rate=charge.sampling_rate,
             halted=halted,
-            refused_by=None if reason is None else refusing_budget(reason, budgets.names),
-            reason=None if reason is None else halt_reason(reason),
-            erased=erased,
+            reason=reason,
+            names=budgets.names,
             exhausted=bool(members.is_exhausted(row)[0]),
             budgets=self._shares(budgets, asked),
         )
@@ -337,8 +333,11 @@ class _Account:
         norm: float,
         granted: float,
         halted: bool,
+        reason: int | None,
+        names: list[str],
         **fields: Any,
     ) -> AccountEvent:
+        """Return a step with its outcome, from the reason as the log has it, if there is one."""
         what: What = "clipped" if granted < norm else "charged"
         return AccountEvent(
             *_place(applied),
@@ -350,6 +349,9 @@ class _Account:
             granted,
             mechanism=charge.mechanism,
             scale=None if charge.mechanism == "pure-dp" else charge.scale,
+            refused_by=None if reason is None else refusing_budget(reason, names),
+            reason=None if reason is None else halt_reason(reason),
+            erased=reason == ERASED,
             **fields,
         )
 
@@ -365,11 +367,10 @@ class _Account:
         """Return the changes of each budget since the last event."""
         shares = []
         has_sampled = not self._sampled.isdisjoint(_names(budgets.family))
+        known = budgets.known_as(UserIds([self._user]))
         for number, accounts in enumerate(budgets.accounts):
             policy, amounts = accounts.policy, Amounts(accounts.policy)
-            slot = self._slot(policy.dataset)
-            assert slot is not None
-            numbers = accounts.numbers(np.array([slot]))
+            numbers = accounts.numbers(accounts.seek(known).slots)
             order = int(numbers["order"][0]) if "order" in numbers else None
             spent = np.atleast_1d(numbers["spent"][0])
             cost = spent - self._spent.get(policy.dataset, np.zeros_like(spent))
@@ -378,10 +379,10 @@ class _Account:
             is_bound = order is None or bool(numbers["bound"][0])
             per_user_order = policy.orders[order] if order is not None and is_bound else None
             wanted = np.zeros_like(spent) if asked is None else amounts.at(asked[number], order)
-            # Unless the policy denies it, levels may have followed the coins of any dataset in the
-            # same family.
+            # Unless the policy says, levels may have followed the coins of any dataset in the same
+            # family.
             stated = policy.sampled_levels
-            follow_coins = stated is True or (has_sampled and stated is not False)
+            follow_coins = has_sampled if stated is UNSET else stated
             delta = self._delta if policy.row.has_delta else DELTA  # pure DP holds at every delta
             epsilon = whole = None
             if delta is not None:

@@ -10,7 +10,7 @@ and the participations of a member are counted when its level moves.
 
 A report needs levels and participations that follow from released outputs and each user's own data.
 If they followed the user's sampling coins, as with ``Roster.observe``, only the budget is a
-guarantee (docs/guarantees.md). The log shows when levels moved, but not why. ``Doubt`` is the first
+guarantee (docs/guarantees.md). The log shows when levels moved, but not why. A doubt is the first
 time that they moved after a coin. Levels that would have moved after other coins raise no doubt, so
 the absence of a doubt proves nothing beyond the budget.
 """
@@ -71,18 +71,6 @@ class StepKind(NamedTuple):
     norm: float
 
 
-@dataclass(frozen=True)
-class Doubt:
-    """The first step whose levels or participants may have followed sampling coins."""
-
-    dataset: str
-    run: str
-    step: int
-    partition: int
-    offset: int
-    what: str
-
-
 class _Rows:
     """A growing table with a row for each user, by slot."""
 
@@ -105,7 +93,7 @@ class DatasetHistory:
         self._gaussian = _Rows(1)
         self._steps = _Rows(1)
         self._blocks: dict[tuple[Mechanism, float, int], _Rows] = {}
-        self.doubt: Doubt | None = None
+        self.doubt = ""  # the first step whose levels or participants may have followed coins
         self.has_sampled = False
 
     def steps(self, users: int) -> Counts:
@@ -233,9 +221,12 @@ class Histories:
         histories = self._of(budgets)
         if not histories[-1].has_sampled:
             return
-        place = (charge.dataset, charge.run, charge.step, applied.partition, applied.record.offset)
+        doubt = (
+            f"{what} in step {charge.step} of run {charge.run!r} of {charge.dataset!r} "
+            f"(partition {applied.partition}, offset {applied.record.offset})"
+        )
         for history in histories:
-            history.doubt = history.doubt or Doubt(*place, what)
+            history.doubt = history.doubt or doubt
 
     def _charged(self, charge: Charge, decision: object) -> None:
         assert isinstance(decision, Decision)

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from accounting import InvalidInput, NormGrid, ReportAccountant, Risk
@@ -33,7 +33,6 @@ from streams.replay.archive import Archive, StoredHead
 from streams.replay.history import (
     Counts,
     DatasetHistory,
-    Doubt,
     Histories,
     StepKind,
     TooManyMechanisms,
@@ -139,28 +138,26 @@ def report(
         for name, accounts in replay.ledger.state.datasets.items():
             if dataset in (None, name):
                 history = found.get(name, DatasetHistory())
-                # Unless the policy denies it, levels may have followed the coins of any dataset
-                # in the same family.
-                follow_coins = accounts.policy.sampled_levels is not False
-                if history.doubt is not None and follow_coins:
+                stated = accounts.policy.sampled_levels
+                if history.doubt and stated is not False:
                     raise ReportRefused(_refusal(name, history.doubt))
                 budgets = replay.ledger.state.policies.budgets(name)
                 erased = budgets.erased_at(np.arange(len(accounts)))
-                outermost = [found.get(each.policy.dataset) for each in budgets.family]
-                declared = accounts.policy.sampled_levels is True
-                sampled = follow_coins and any(each and each.has_sampled for each in outermost)
-                any_time = not (declared or sampled)
+                family = [found.get(each.policy.dataset) for each in budgets.family]
+                # Unless the policy says, levels may have followed the coins of any dataset in the
+                # same family.
+                sampled = any(each and each.has_sampled for each in family)
+                any_time = not (sampled if stated is UNSET else stated)
                 losses.append(_losses(partition, accounts, history, accountants, erased, any_time))
     return Report(losses, heads)
 
 
-def _refusal(name: str, doubt: Doubt) -> str:
+def _refusal(name: str, doubt: str) -> str:
     return (
-        f"a report of dataset {name!r} may be wrong: {doubt.what} in step {doubt.step} of run "
-        f"{doubt.run!r} of {doubt.dataset!r} (partition {doubt.partition}, offset {doubt.offset}), "
-        "after users had been sampled. If norm levels follow sampling coins (Roster.observe), only "
-        "the budget is a guarantee (docs/guarantees.md). Policies with sampled_levels=False state "
-        "that no level follows a coin"
+        f"a report of dataset {name!r} may be wrong: {doubt}, after users had been sampled. If "
+        "norm levels follow sampling coins (Roster.observe), only the budget is a guarantee "
+        "(docs/guarantees.md). Policies with sampled_levels=False state that no level follows a "
+        "coin"
     )
 
 
@@ -179,7 +176,7 @@ def _losses(
     units, orders = numbers["spent"], numbers.get("order")
     spent, left, order = amounts.tightest_of_all(units, orders)
     delta = accountants.delta
-    found = accountants.bounds(columns, counts[shown])
+    epsilon, true_positive_rate, advantage = accountants.bounds(columns, counts[shown])
     return Losses(
         partition=partition,
         dataset=accounts.policy.dataset,
@@ -189,25 +186,17 @@ def _losses(
         spent=spent,
         remaining=left,
         order=order,
-        epsilon=found.epsilon,
+        epsilon=epsilon,
         any_time_epsilon=(
             amounts.epsilon_of_all(units, orders, delta)
             if any_time
             else np.full(len(shown), np.nan)
         ),
         erased=len(erased),
-        true_positive_rate=found.true_positive_rate,
-        advantage=found.advantage,
+        true_positive_rate=true_positive_rate,
+        advantage=advantage,
         budget_risk=accounts.policy.risk(accountants.false_positive_rate),
     )
-
-
-class _Bounds(NamedTuple):
-    """Upper bounds for histories, each (n,)."""
-
-    epsilon: NDArray[np.float64]
-    true_positive_rate: NDArray[np.float64]
-    advantage: NDArray[np.float64]
 
 
 class _Accountants:
@@ -219,11 +208,10 @@ class _Accountants:
         self._method = method
         self._known: dict[tuple[StepKind, ...], ReportAccountant] = {}
 
-    def bounds(self, columns: list[StepKind], counts: Counts) -> _Bounds:
-        """Return upper bounds for each history."""
+    def bounds(self, columns: list[StepKind], counts: Counts) -> NDArray[np.float64]:
+        """Return epsilon, true-positive rate and advantage of each history, at most, (3, n)."""
         if not columns or not len(counts):
-            nothing = np.zeros(len(counts))
-            return _Bounds(nothing, np.full_like(nothing, self.false_positive_rate), nothing)
+            return np.repeat([[0.0], [self.false_positive_rate], [0.0]], len(counts), axis=1)
         key = tuple(columns)
         if key not in self._known:
             self._known[key] = ReportAccountant(
@@ -248,4 +236,4 @@ class _Accountants:
                     "the saddle point proves no bound for some histories: use the method tightest, "
                     "pld or renyi"
                 ) from error
-        return _Bounds(*found[:, which.reshape(-1)])
+        return found[:, which.reshape(-1)]

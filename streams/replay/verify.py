@@ -42,7 +42,6 @@ from streams.replay.archive import (
     Archive,
     BrokenLog,
     HeadSource,
-    StoredHead,
     other_log,
 )
 from streams.replay.findings import Check, Findings, PartitionVerified, Verified
@@ -108,7 +107,7 @@ class _Partition:
 
     def verify(self, progress: Progress) -> None:
         result, heads = self.result, (self._redis.head, self._snapshot.head)
-        replay = self._replay(heads, self._extent)
+        replay = LogReplay(self._archive, self._partition, self._extent, heads)
         result.start, result.began = self._extent.start, replay.began
         if self._redis.lacking and self._extent.end:
             result.impossible.append(self._redis.lacking)
@@ -134,9 +133,6 @@ class _Partition:
             return
         self._compare_at(replay, replay.next)
         self._end(replay)
-
-    def _replay(self, heads: Sequence[StoredHead], extent: Extent) -> LogReplay:
-        return LogReplay(self._archive, self._partition, extent, heads)
 
     def _take(self, replay: LogReplay, applied: Applied) -> None:
         offset = applied.record.offset
@@ -169,7 +165,8 @@ class _Partition:
 
         A second replay finds them, so that the first one keeps nothing for users with no finding.
         """
-        again = self._replay((), Extent(self._extent.start, before))
+        extent = Extent(self._extent.start, before)
+        again = LogReplay(self._archive, self._partition, extent, ())
         return {
             output.key: applied.record.offset
             for applied in again.steps()
