@@ -28,13 +28,7 @@ from accounting import (
 from accounting.costs.mechanisms import noise_scale
 from accounting.exact.argument_checks import as_float_array, nonnegative_finite
 from accounting.exact.invalid_input import quoted
-from streams.ledger.validation import (
-    MECHANISMS,
-    check_covered,
-    check_noise,
-    check_norms,
-    mechanism_of,
-)
+from streams.ledger.validation import check_covered, check_noise, check_norms
 from streams.records import RESERVED, MechanismName, Policy, RosterMechanism, User
 from streams.records.codec import first_reserved
 from streams.records.digests import cost_table_digest
@@ -46,7 +40,6 @@ UsersLike: TypeAlias = ArrayLike | UserIds
 
 _LEAST, _LARGEST = -(2**63), 2**63 - 1
 _LONGEST_ID = 256
-_NAMES = {type(mechanism(1.0)): name for name, mechanism in MECHANISMS.items()}
 
 
 def read_users(users: object) -> UserIds:
@@ -154,61 +147,6 @@ def read_norms(
             clip_norm = _rounded_up(nonnegative_finite("clip_norm", clip_norm), narrow)
         check_norms(values, clip_norm)
     return values, clip_norm
-
-
-def read_event(mechanism: Any, clip_norm: float | None) -> Mechanism:
-    """Return a mechanism as it is, or the mechanism that a DpEvent of dp_accounting describes.
-
-    Raises:
-        InvalidInput: the step cannot be charged.
-        InvalidRequest: a DpEvent states noise as a multiple of the clip norm, and there is none.
-    """
-    if not isinstance(mechanism, Mechanism) and clip_norm is None:
-        raise InvalidRequest(
-            f"mechanism is {quoted(mechanism)}: a DpEvent states its noise as a multiple of the "
-            "clip norm. Give clip_norm as well, or a mechanism of accounting"
-        )
-    return mechanism_from(mechanism, 1.0 if clip_norm is None else clip_norm)
-
-
-def read_mechanism(
-    noise_stddev: float | None,
-    mechanism: Any,
-    clip_norm: float | None,
-    policies: Sequence[Policy],
-) -> tuple[MechanismName, float]:
-    """Return a mechanism's name and scale, if the measures of these policies can charge it.
-
-    Args:
-        noise_stddev: standard deviation of Gaussian noise.
-        mechanism: alternatively, a mechanism or a DpEvent.
-        clip_norm: the unit of the noise in a DpEvent.
-        policies: of the dataset itself, then of its ancestors.
-
-    Raises:
-        InvalidRequest: states what can be charged.
-    """
-    if (noise_stddev is None) == (mechanism is None):
-        raise InvalidRequest("give either noise_stddev or mechanism")
-    with invalid_requests():
-        chosen: Mechanism = (
-            Gaussian(noise_stddev) if noise_stddev is not None else read_event(mechanism, clip_norm)
-        )
-        name = _NAMES.get(type(chosen))
-        if name is None:
-            other = _ROSTER_MECHANISMS.get(type(chosen))
-            if other is not None:
-                check_covered(chosen, other, policies, Measure.covers_by_table)
-            raise InvalidRequest(
-                f"mechanism is {quoted(mechanism)}; Run.charge takes Gaussian, Laplace and PureDP "
-                "steps. Charge Poisson-sampled steps with a roster (Run.enrol), or as Gaussian, "
-                "which never costs less"
-            )
-        scale = noise_scale(chosen)
-        mechanism_of(name, scale, *policies)
-        if clip_norm is not None:
-            check_noise(chosen, clip_norm, policies)
-    return name, scale
 
 
 def check_strings(users: list[str]) -> None:
@@ -376,12 +314,83 @@ def _rounded_up(number: float, narrow: np.dtype[Any] | None) -> float:
     return float(rounded) if np.isfinite(rounded) else number
 
 
-_ROSTER_MECHANISMS: Mapping[type[Mechanism], RosterMechanism] = {
+_NAMES: Mapping[type[Mechanism], RosterMechanism] = {
     Gaussian: "gaussian",
     PoissonGaussian: "poisson-gaussian",
     Laplace: "laplace",
     PureDP: "pure-dp",
 }
+
+
+def read_mechanism(
+    noise_stddev: float | None,
+    mechanism: Any,
+    clip_norm: float | None,
+    sampling_rate: float = 1.0,
+) -> Mechanism:
+    """Return the mechanism of a step: the given one, or Gaussian noise, sampled or not.
+
+    Args:
+        noise_stddev: standard deviation of Gaussian noise.
+        mechanism: alternatively, a mechanism or a DpEvent.
+        clip_norm: the unit of the noise in a DpEvent.
+        sampling_rate: with noise_stddev, the probability with which a user is drawn.
+
+    Raises:
+        InvalidRequest: no step of it can be charged.
+    """
+    if (noise_stddev is None) == (mechanism is None):
+        raise InvalidRequest("give either noise_stddev or mechanism")
+    if noise_stddev is not None:
+        with invalid_requests():
+            if sampling_rate == 1:
+                return Gaussian(noise_stddev)
+            return PoissonGaussian(noise_stddev, sampling_rate)
+    if sampling_rate != 1:
+        raise InvalidRequest(
+            f"sampling_rate is {quoted(sampling_rate)}, but a mechanism was given: give the rate "
+            "with the mechanism, as in PoissonGaussian"
+        )
+    if not isinstance(mechanism, Mechanism) and clip_norm is None:
+        raise InvalidRequest(
+            f"mechanism is {quoted(mechanism)}: a DpEvent states its noise as a multiple of the "
+            "clip norm. Give clip_norm as well, or a mechanism of accounting"
+        )
+    with invalid_requests():
+        chosen = mechanism_from(mechanism, 1.0 if clip_norm is None else clip_norm)
+    if type(chosen) not in _NAMES:
+        known = ", ".join(kind.__name__ for kind in _NAMES)
+        raise InvalidRequest(f"mechanism is {quoted(mechanism)}; steps that are charged: {known}")
+    return chosen
+
+
+def charged_by_norms(
+    mechanism: Mechanism, clip_norm: float | None, policies: Sequence[Policy]
+) -> tuple[MechanismName, float]:
+    """Return a mechanism's name and scale, if these policies can charge it by norms.
+
+    Args:
+        mechanism: of ``read_mechanism``.
+        clip_norm: the largest norm, if there is one.
+        policies: of the dataset itself, then of its ancestors.
+
+    Raises:
+        UncoveredStep: a measure cannot charge the mechanism.
+        InvalidRequest: states what can be charged.
+    """
+    name = _NAMES[type(mechanism)]
+    with invalid_requests():
+        if name == "poisson-gaussian":
+            check_covered(mechanism, name, policies, Measure.covers_by_table)
+            raise InvalidRequest(
+                f"mechanism is {mechanism}; Run.charge takes Gaussian, Laplace and PureDP steps. "
+                "Charge Poisson-sampled steps with a roster (Run.enrol), or as Gaussian, which "
+                "never costs less"
+            )
+        check_covered(mechanism, name, policies, Measure.covers)
+        if clip_norm is not None:
+            check_noise(mechanism, clip_norm, policies)
+    return name, noise_scale(mechanism)
 
 
 class Priced(NamedTuple):
@@ -404,7 +413,7 @@ def price(
         UncoveredStep: a measure cannot charge the mechanism.
         InvalidRequest: the dataset clips norms, and the mechanism has none that can be clipped.
     """
-    name = _ROSTER_MECHANISMS[type(mechanism)]
+    name = _NAMES[type(mechanism)]
     with invalid_requests():
         check_covered(mechanism, name, policies, Measure.covers_by_table)
         check_noise(mechanism, clip_norm, policies)
@@ -414,40 +423,7 @@ def price(
         ]
     units = b"".join(table.astype("<i8").tobytes() for table in tables)
     if isinstance(mechanism, PoissonGaussian):
-        scale = mechanism.noise_stddev
+        scale, rate = mechanism.noise_stddev, mechanism.sampling_rate
     else:
-        scale = noise_scale(mechanism)
-    return Priced(
-        name=name,
-        scale=scale,
-        sampling_rate=getattr(mechanism, "sampling_rate", 1.0),
-        units=units,
-        digest=cost_table_digest(units),
-    )
-
-
-def chosen_mechanism(
-    noise_stddev: float | None, sampling_rate: float, mechanism: Any, clip_norm: float
-) -> Mechanism:
-    """Return the mechanism of a step: the given one, or Gaussian noise, sampled or not.
-
-    Raises:
-        InvalidRequest: it cannot be charged by level.
-    """
-    if (noise_stddev is None) == (mechanism is None):
-        raise InvalidRequest("give either noise_stddev or mechanism")
-    with invalid_requests():
-        if noise_stddev is not None:
-            if sampling_rate == 1:
-                return Gaussian(noise_stddev)
-            return PoissonGaussian(noise_stddev, sampling_rate)
-        chosen = read_event(mechanism, clip_norm)
-    if sampling_rate != 1:
-        raise InvalidRequest(
-            f"sampling_rate is {quoted(sampling_rate)}, but a mechanism was given: give the rate "
-            "with the mechanism, as in PoissonGaussian"
-        )
-    if type(chosen) not in _ROSTER_MECHANISMS:
-        known = ", ".join(kind.__name__ for kind in _ROSTER_MECHANISMS)
-        raise InvalidRequest(f"mechanism is {quoted(mechanism)}; a roster charges steps of {known}")
-    return chosen
+        scale, rate = noise_scale(mechanism), 1.0
+    return Priced(name, scale, rate, units, cost_table_digest(units))

@@ -42,7 +42,7 @@ from streams.records import (
 from streams.records.digests import ROSTER_PAGE, page_digests, roster_digest
 from streams.records.packing import unpack_positions
 from streams.records.users import UserIds
-from streams.sdk.arguments import Priced, chosen_mechanism, price, read_numbers
+from streams.sdk.arguments import Priced, price, read_mechanism, read_numbers
 from streams.sdk.attempt import Ahead, AskedStep, Attempt, Call
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.decisions import RosterChanges
@@ -146,7 +146,7 @@ class Roster:
                 charged.
             Fenced, RequestRejected, ConflictingDecisions: as ``Run.charge``.
         """
-        chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, self.clip_norm)
+        chosen = read_mechanism(noise_stddev, mechanism, self.clip_norm, sampling_rate)
         priced = self._priced(chosen)
         attempt = self._attempt
         with self._levels_for(norms), attempt.use(Call.CHARGE, timeout) as deadline:
@@ -170,7 +170,7 @@ class Roster:
             InvalidRequest: the arguments cannot be charged; nothing was published.
             StepContentChanged: as ``charge``.
         """
-        chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, self.clip_norm)
+        chosen = read_mechanism(noise_stddev, mechanism, self.clip_norm, sampling_rate)
         priced = self._priced(chosen)
         with self._levels_for(norms), self._attempt.use(Call.CHARGE) as deadline:
             return self._attempt.send_ahead(self._asked(priced, sets_norms=False), deadline)

@@ -15,7 +15,7 @@ from accounting.exact.invalid_input import quoted
 from streams.ledger.separation import check_roster
 from streams.records import Charge, Enrol, MechanismName, Policy, RunOpened
 from streams.records.users import UserIds
-from streams.sdk.arguments import UsersLike, read_mechanism, read_norms
+from streams.sdk.arguments import UsersLike, charged_by_norms, read_mechanism, read_norms
 from streams.sdk.attempt import Ahead, AskedStep, Attempt, Call, StepState
 from streams.sdk.connection import Connection
 from streams.sdk.decisions import StepDecision
@@ -294,7 +294,8 @@ class Run:
             raise InvalidRequest(f"reserve is {quoted(reserve)}; it must be at least 0 and below 1")
         layout, step = self._layouts.of(users), self.step
         values, limit = read_norms(norms, len(layout.ids), clip_norm)
-        name, scale = read_mechanism(noise_stddev, mechanism, clip_norm, self._policies)
+        chosen = read_mechanism(noise_stddev, mechanism, clip_norm)
+        name, scale = charged_by_norms(chosen, clip_norm, self._policies)
         parts = layout.parts(self._empty_charge(name, scale, limit, reserve), values)
         return AskedStep(parts, lambda decisions: layout.put_together(step, decisions))
 

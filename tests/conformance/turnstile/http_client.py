@@ -29,7 +29,7 @@ from accounting import steps_measure as measure_of_steps
 from accounting.exact.argument_checks import finite_numbers
 from streams import Halt, InvalidRequest, ReleaseUnknown, RequestRejected, Turnstile, Unusable
 from streams.records import Holder, Policy, Reason, Rejected
-from streams.sdk.arguments import chosen_mechanism, read_event
+from streams.sdk.arguments import read_mechanism
 from streams.sdk.connection import Deadline
 from streams.sdk.dataset_requests import access_list
 from streams.sdk.errors import (
@@ -183,7 +183,7 @@ class HttpRun:
         Deadline.after(timeout)
         if noise_stddev is None:
             with invalid_requests():
-                mechanism = read_event(mechanism, clip_norm)
+                mechanism = read_mechanism(None, mechanism, clip_norm)
         body = {
             "users": listed(users),
             "norms": listed(norms),
@@ -265,7 +265,7 @@ class HttpRoster:
         mechanism: Any = None,
     ) -> dict[str, Any]:
         clip_norm = self._grid["clip_norm"]
-        chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, clip_norm)
+        chosen = read_mechanism(noise_stddev, mechanism, clip_norm, sampling_rate)
         if norms is not None:
             self.set_norms(norms)
         asked = None
