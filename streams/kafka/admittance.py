@@ -17,11 +17,11 @@ from contextlib import suppress
 from time import sleep
 
 from kafka.errors import KafkaError
-from kafka.net.sasl.scram import ScramClient
+from kafka.net.sasl import get_sasl_mechanism
 
 from streams.config import Config
-from streams.kafka.security import ConnectionFailure, NotAdmitted, tls_context
-from streams.kafka.tokens import NoToken, token_function
+from streams.kafka.security import ConnectionFailure, NotAdmitted, security, tls_context
+from streams.kafka.tokens import NoToken
 
 _SECONDS = 5.0  # per broker; the Kafka clients wait longer for a slow one
 _TIMES, _PAUSE = 3, 0.1  # seconds
@@ -113,23 +113,17 @@ def _log_in(config: Config, connection: socket.socket) -> None:
         (size,) = struct.unpack_from(">i", answer, at)
         return answer[at + 4 : at + 4 + max(size, 0)]
 
-    if mechanism == "OAUTHBEARER":
-        try:
-            token = token_function(config)()
-        except NoToken as error:
-            raise _Refused(ConnectionFailure.TOKEN, str(error)) from error
-        # The broker answers a token that it rejects with its reason, and waits for one more byte.
-        if said := send(f"n,,\x01auth=Bearer {token}\x01\x01".encode()):
-            reason = said.decode(errors="replace")
-            raise _Refused(ConnectionFailure.TOKEN, f"the token was rejected: {reason}")
-        return
-    if mechanism == "PLAIN":
-        send(b"\0".join([b"", config.kafka_username.encode(), config.kafka_password.encode()]))
-        return
-    scram = ScramClient(config.kafka_username, config.kafka_password, mechanism)
+    client = get_sasl_mechanism(mechanism)(**security(config))
     try:
-        scram.process_server_first_message(send(scram.first_message()))
-        scram.process_server_final_message(send(scram.final_message()))
+        while not client.is_done():
+            said = send(client.auth_bytes())
+            if said and mechanism == "OAUTHBEARER":
+                # The reason for which the broker rejects it. It waits for one more byte.
+                reason = said.decode(errors="replace")
+                raise _Refused(ConnectionFailure.TOKEN, f"the token was rejected: {reason}")
+            client.receive(said)
+    except NoToken as error:
+        raise _Refused(ConnectionFailure.TOKEN, str(error)) from error
     except (ValueError, KafkaError) as error:
         raise _Refused(
             ConnectionFailure.LOGIN, f"the broker does not know the password ({error})"

@@ -279,14 +279,22 @@ class FetchedBatches:
 
     Args:
         fetched: as the broker sent it.
-        batch_of: makes the client's batch. A client looks into control batches by itself.
+        kind: of the batches.
+        control: the client's own batch: a client looks into control batches by itself.
+        corrupt: the client's error for a corrupt batch.
     """
 
-    def __init__(self, fetched: bytes, batch_of: Callable[[memoryview], Any]) -> None:
+    def __init__(
+        self,
+        fetched: bytes,
+        kind: type[RecordBatch],
+        control: Callable[[memoryview], Any],
+        corrupt: type[Exception],
+    ) -> None:
         self._size = len(fetched)
         self._slices = _slices(fetched)
         self._next = next(self._slices, None)
-        self._batch_of = batch_of
+        self._kind, self._control, self._corrupt = kind, control, corrupt
         self._taken = 0
 
     def size_in_bytes(self) -> int:
@@ -298,17 +306,17 @@ class FetchedBatches:
         return self._next is not None and self._taken < FETCHED_BYTES
 
     def next_batch(self) -> Any:
-        """Return the next batch; None if there is none to take.
-
-        Raises:
-            CorruptBatch: see the module.
-        """
+        """Return the next batch; None if there is none to take."""
         if self._next is None or not self.has_next():
             return None
-        batch = self._batch_of(self._next)
-        self._taken += getattr(batch, "size", 0)
+        raw = self._next
+        try:
+            batch = self._kind(raw)
+        except CorruptBatch as corrupt:
+            raise self._corrupt(str(corrupt)) from corrupt
+        self._taken += batch.size
         self._next = next(self._slices, None)
-        return batch
+        return self._control(raw) if batch.is_control_batch else batch
 
 
 def _slices(fetched: bytes) -> Iterator[memoryview]:

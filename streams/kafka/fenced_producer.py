@@ -11,14 +11,17 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from itertools import chain
 from typing import Any, ClassVar
 
 import aiokafka
+import kafka.errors
 from aiokafka.errors import KafkaError
 
 from streams.config import Config
 from streams.kafka.authentic import RecordSigner, RecordVerifier, header, origin_header
+from streams.kafka.kafka_clients import read_backwards
 from streams.kafka.publisher import MAX_BATCH_BYTES
 from streams.kafka.results import NotSent, Origin, Sent
 from streams.kafka.security import connection_settings
@@ -29,7 +32,6 @@ from streams.records.signatures import ORIGIN, Content
 
 _ORIGIN = struct.Struct(">16si")
 _OFFSET = struct.Struct(">q")
-_POLL_MS = 200
 
 
 class Transactions:
@@ -92,7 +94,7 @@ class Transactions:
         except KafkaError as error:
             raise self._not_sent(error) from error
 
-    def _not_sent(self, error: KafkaError) -> NotSent:
+    def _not_sent(self, error: Exception) -> NotSent:
         self._failed = True
         _hush(self._producer)
         return NotSent(f"partition {self._partition} of {self._topic}: {error!r}")
@@ -105,30 +107,21 @@ class KafkaFencedProducer(Transactions):
 
     async def last(self) -> Sent | None:
         """Return the last committed record, see ``FencedProducer``."""
-        place = aiokafka.TopicPartition(self._topic, self._partition)
-        consumer = aiokafka.AIOKafkaConsumer(
-            **connection_settings(self._config), isolation_level="read_committed"
-        )
         try:
-            await consumer.start()
-            try:
-                consumer.assign([place])
-                return _sent(await _last_of(consumer, place, self._is_authentic))
-            finally:
-                await consumer.stop()
-        except KafkaError as error:
+            return await asyncio.to_thread(self._last)
+        except kafka.errors.KafkaError as error:
             raise self._not_sent(error) from error
+
+    def _last(self) -> Sent | None:
+        with closing(
+            read_backwards(self._config, self._topic, self._partition, self._verifier)
+        ) as stretches:
+            return _sent(next((record for stretch in stretches for record in stretch[::-1]), None))
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records in one transaction; return when the broker has them."""
         place = self._topic, self._partition
         await self._transact(lambda: send_in_batches(self._producer, *place, outputs, self._signer))
-
-    def _is_authentic(self, record: Any) -> bool:
-        if self._verifier is None:
-            return True
-        content = record.key, record.value
-        return self._verifier.admits(self._topic, self._partition, content, record.headers)
 
 
 def _hush(producer: Any) -> None:
@@ -183,25 +176,6 @@ async def queue_in_batches(
             batch.append(**record, timestamp=None)
     sent.append(await producer.send_batch(batch, topic, partition=partition))
     return sent
-
-
-async def _last_of(
-    consumer: Any, place: aiokafka.TopicPartition, counts: Callable[[Any], bool]
-) -> Any:
-    """Return the last record of an assigned partition for which ``counts`` is true, or None.
-
-    The end of the partition may hold ends of transactions, and records of aborted ones.
-    """
-    begin = (await consumer.beginning_offsets([place]))[place]
-    end = (await consumer.end_offsets([place]))[place]
-    first, back, last = end, 1, None
-    while last is None and first > begin:
-        first, back = max(begin, end - back), 4 * back
-        consumer.seek(place, first)
-        while await consumer.position(place) < end:
-            for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
-                last = next(filter(counts, reversed(records)), last)
-    return last
 
 
 def _content(output: Output, origin: bytes) -> Content:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from kafka.admin import (
@@ -17,24 +18,9 @@ from kafka.admin import (
 )
 
 from streams.config import Config
-from streams.kafka.access import GROUP, TOPIC, TRANSACTIONS, AccessRule
+from streams.kafka.access import AccessRule
 from streams.kafka.kafka_clients import administering
 from streams.kafka.results import TopicsUnavailable
-
-_RESOURCES = {
-    TOPIC: ResourceType.TOPIC,
-    GROUP: ResourceType.GROUP,
-    TRANSACTIONS: ResourceType.TRANSACTIONAL_ID,
-}
-_OPERATIONS = {
-    "AlterConfigs": ACLOperation.ALTER_CONFIGS,
-    "Create": ACLOperation.CREATE,
-    "Delete": ACLOperation.DELETE,
-    "Describe": ACLOperation.DESCRIBE,
-    "DescribeConfigs": ACLOperation.DESCRIBE_CONFIGS,
-    "Read": ACLOperation.READ,
-    "Write": ACLOperation.WRITE,
-}
 
 
 def grant(config: Config, granted: Mapping[str, Sequence[AccessRule]]) -> int:
@@ -88,10 +74,14 @@ def _create(admin: KafkaAdminClient, wanted: list[ACL]) -> None:
 
 def _acls(principal: str, rule: AccessRule) -> list[ACL]:
     prefixed, literal = ACLResourcePatternType.PREFIXED, ACLResourcePatternType.LITERAL
-    pattern = ResourcePattern(
-        _RESOURCES[rule.resource], rule.name, prefixed if rule.prefixed else literal
-    )
+    resource = ResourceType[_enumerated(rule.resource)]
+    pattern = ResourcePattern(resource, rule.name, prefixed if rule.prefixed else literal)
     return [
-        ACL(principal, "*", _OPERATIONS[operation], ACLPermissionType.ALLOW, pattern)
-        for operation in rule.operations
+        ACL(principal, "*", ACLOperation[_enumerated(name)], ACLPermissionType.ALLOW, pattern)
+        for name in rule.operations
     ]
+
+
+def _enumerated(name: str) -> str:
+    """Return the name in kafka-python of what ``access`` and kafka-acls name otherwise."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").upper()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
-from kafka.consumer.fetcher import Fetcher
+from kafka.consumer.fetcher import ConsumerRecord, Fetcher
 from kafka.errors import CorruptRecordError, KafkaError, KafkaTimeoutError
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
 from streams.config import Config
 from streams.kafka.admittance import check_admittance
-from streams.kafka.batches import CorruptBatch, EventBatch, FetchedBatches, RecordBatch
+from streams.kafka.authentic import RecordVerifier
+from streams.kafka.batches import EventBatch, FetchedBatches, RecordBatch
 from streams.kafka.results import NoBroker, TopicsUnavailable
 from streams.kafka.security import explained, security
 from streams.records import MAX_ANSWER_BYTES
@@ -25,6 +25,9 @@ _MAX_RECORD = MAX_ANSWER_BYTES + 1024 * 1024
 _BROKER_WITHIN = 7.0
 """Seconds for which ``new_admin`` looks for a broker, to which the client adds up to three. It asks
 the first question of most commands. The setting ``timeout`` is for decisions, and much longer."""
+_FETCH_BYTES = 16 * 1024 * 1024
+_FIRST_STRETCH, _LONGEST_STRETCH = 64, 8192  # offsets
+_POLL_MS = 500
 _UNMEASURED: Mapping[str, Any] = {"metrics_enabled": False}
 """The metrics of the clients are not used, and take a tenth of the time of a charge."""
 
@@ -90,6 +93,47 @@ def new_reader(config: Config, *, of_events: bool = False, **settings: Any) -> K
     return consumer
 
 
+def read_backwards(
+    config: Config, topic: str, partition: int, verifier: RecordVerifier | None
+) -> Generator[list[ConsumerRecord], None, None]:
+    """Yield ever longer stretches of the committed records of a partition, the last one first.
+
+    Args:
+        config: the settings, with the address of Kafka.
+        topic: the full name of the topic.
+        partition: of the topic.
+        verifier: skips records without a trusted signature; None accepts all records.
+    """
+    place = TopicPartition(topic, partition)
+    reader = new_reader(
+        config,
+        isolation_level="read_committed",
+        max_partition_fetch_bytes=_FETCH_BYTES,
+        fetch_max_bytes=_FETCH_BYTES,
+    )
+    with closing(reader) as consumer:
+        consumer.assign([place])
+        begin = consumer.beginning_offsets([place])[place]
+        end, length = consumer.end_offsets([place])[place], _FIRST_STRETCH
+        while end > begin:
+            first = max(begin, end - length)
+            consumer.seek(place, first)
+            stretch: list[ConsumerRecord] = []
+            # The position passes the ends of transactions and records of aborted ones, too.
+            while consumer.position(place) < end:
+                stretch += consumer.poll(timeout_ms=_POLL_MS).get(place, ())
+            yield [
+                record
+                for record in stretch
+                if record.offset < end
+                and (
+                    verifier is None
+                    or verifier.admits(topic, partition, (record.key, record.value), record.headers)
+                )
+            ]
+            end, length = first, min(_LONGEST_STRETCH, 4 * length)
+
+
 class _Batch(RecordBatch):
     """A batch in the interface of kafka-python's fetcher."""
 
@@ -115,7 +159,9 @@ class _PartitionRecords(Fetcher.PartitionRecords):
     batch: type[RecordBatch] = _Batch
 
     def __init__(self, fetch_offset: int, tp: Any, records: Any, **settings: Any) -> None:
-        batches = FetchedBatches(records._buffer, partial(_batch_of, self.batch))
+        batches = FetchedBatches(
+            records._buffer, self.batch, DefaultRecordBatch, CorruptRecordError
+        )
         super().__init__(fetch_offset, tp, batches, **settings)
 
 
@@ -123,14 +169,6 @@ class _PartitionEvents(_PartitionRecords):
     """The events of one fetch from one partition."""
 
     batch = _EventBatch
-
-
-def _batch_of(kind: type[RecordBatch], raw: memoryview) -> Any:
-    try:
-        batch = kind(raw)
-    except CorruptBatch as corrupt:
-        raise CorruptRecordError(str(corrupt)) from corrupt
-    return DefaultRecordBatch(raw) if batch.is_control_batch else batch
 
 
 def new_producer(config: Config, linger_ms: int = 0) -> KafkaProducer:

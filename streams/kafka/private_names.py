@@ -7,67 +7,48 @@ therefore check all names before they connect, and ``pyproject.toml`` has upper 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from types import CodeType
-from typing import Final, NamedTuple
+from typing import Final
 
 from streams.config import ConfigurationError
 
-
-class PrivateName(NamedTuple):
-    """A name, with the package that has it and the module here that uses it.
-
-    Attributes:
-        package: the distribution.
-        owner: ``module:class`` whose code uses the name.
-        name: of a method or an attribute.
-        used_in: the module of ``streams``.
-    """
-
-    package: str
-    owner: str
-    name: str
-    used_in: str
-
-
-def _of(package: str, owner: str, used_in: str, *names: str) -> list[PrivateName]:
-    return [PrivateName(package, owner, name, f"streams.{used_in}") for name in names]
-
-
 _DRIVER: Final = "faust.transport.drivers.aiokafka"
 _ACCUMULATOR: Final = "aiokafka.producer.message_accumulator"
-PRIVATE_NAMES: Final = (
-    *_of("faust-streaming", f"{_DRIVER}:AIOKafkaConsumerThread", "worker.transport",
-         "_create_worker_consumer", "_ensure_consumer", "_fetch_records"),
-    *_of("faust-streaming", f"{_DRIVER}:Consumer", "worker.transport",
-         "_new_consumer_thread", "_wait_next_records", "_getmany", "_get_active_partitions"),
-    *_of("faust-streaming", "faust:App", "worker.transport",
-         "_create_directories", "_new_transport"),
-    *_of("faust-streaming", "faust.worker:Worker", "worker.faust_app", "_sentinel_task"),
-    *_of("aiokafka", "aiokafka.consumer.fetcher:Fetcher", "worker.transport",
-         "MemoryRecords", "PartitionRecords"),
-    *_of("aiokafka", "aiokafka.consumer.fetcher:PartitionRecords", "worker.transport",
-         "_consumer_record"),
-    *_of("aiokafka", "aiokafka:AIOKafkaConsumer", "worker.transport",
-         "_fetch_max_wait_ms", "_max_poll_records"),
-    *_of("aiokafka", "aiokafka:AIOKafkaProducer", "kafka.log", "_wait_on_metadata"),
-    *_of("aiokafka", "aiokafka:AIOKafkaProducer", "kafka.fenced_producer",
-         "_message_accumulator", "_txn_manager"),
-    *_of("aiokafka", f"{_ACCUMULATOR}:MessageAccumulator", "kafka.fenced_producer",
-         "_pending_batches", "_batches"),
-    *_of("aiokafka", f"{_ACCUMULATOR}:MessageBatch", "kafka.fenced_producer", "_drain_waiter"),
-    *_of("aiokafka", "aiokafka.producer.transaction_manager:TransactionManager",
-         "kafka.fenced_producer", "_transaction_waiter"),
-    *_of("kafka-python", "kafka:KafkaConsumer", "kafka.kafka_clients", "_fetcher"),
-    *_of("kafka-python", "kafka.consumer.fetcher:Fetcher", "kafka.kafka_clients",
-         "PartitionRecords"),
-    *_of("kafka-python", "kafka.record.memory_records:MemoryRecords", "kafka.kafka_clients",
-         "_buffer"),
-    *_of("kafka-python", "kafka.admin:KafkaAdminClient", "kafka.facts", "_manager"),
-)  # fmt: skip
+_TRANSACTIONS: Final = "aiokafka.producer.transaction_manager:TransactionManager"
+PRIVATE_NAMES: Final[Sequence[tuple[str, str, str]]] = (
+    # the distribution, module:class whose code uses the names, and the names
+    (
+        "faust-streaming",
+        f"{_DRIVER}:AIOKafkaConsumerThread",
+        "_create_worker_consumer _ensure_consumer _fetch_records",
+    ),
+    (
+        "faust-streaming",
+        f"{_DRIVER}:Consumer",
+        "_new_consumer_thread _wait_next_records _getmany _get_active_partitions",
+    ),
+    ("faust-streaming", "faust:App", "_create_directories _new_transport"),
+    ("faust-streaming", "faust.worker:Worker", "_sentinel_task"),
+    ("aiokafka", "aiokafka.consumer.fetcher:Fetcher", "MemoryRecords PartitionRecords"),
+    ("aiokafka", "aiokafka.consumer.fetcher:PartitionRecords", "_consumer_record"),
+    ("aiokafka", "aiokafka:AIOKafkaConsumer", "_fetch_max_wait_ms _max_poll_records"),
+    (
+        "aiokafka",
+        "aiokafka:AIOKafkaProducer",
+        "_wait_on_metadata _message_accumulator _txn_manager",
+    ),
+    ("aiokafka", f"{_ACCUMULATOR}:MessageAccumulator", "_pending_batches _batches"),
+    ("aiokafka", f"{_ACCUMULATOR}:MessageBatch", "_drain_waiter"),
+    ("aiokafka", _TRANSACTIONS, "_transaction_waiter"),
+    ("kafka-python", "kafka:KafkaConsumer", "_fetcher"),
+    ("kafka-python", "kafka.consumer.fetcher:Fetcher", "PartitionRecords"),
+    ("kafka-python", "kafka.record.memory_records:MemoryRecords", "_buffer"),
+    ("kafka-python", "kafka.admin:KafkaAdminClient", "_manager"),
+)
 
 
 def check_private_names() -> None:
@@ -76,8 +57,8 @@ def check_private_names() -> None:
     Raises:
         ConfigurationError: one is unused, so overriding or reading it would have no effect.
     """
-    for package, owner, name, _ in PRIVATE_NAMES:
-        if name not in _names_in(owner):
+    for package, owner, names in PRIVATE_NAMES:
+        for name in set(names.split()) - _names_in(owner):
             raise ConfigurationError(
                 f"{package} {version(package)} does not use {owner.replace(':', '.')}.{name}, on "
                 "which this release relies: install the packages that dp-turnstile requires, with "

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 
-from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from streams.config import Config, Unavailable
 from streams.kafka.authentic import RecordSigner, RecordVerifier
 from streams.kafka.fenced_producer import Transactions, queue_in_batches
-from streams.kafka.kafka_clients import new_reader
+from streams.kafka.kafka_clients import read_backwards
 from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
 from streams.kafka.topics import SNAPSHOTS
 from streams.records.signatures import Content
 from streams.store.snapshot import Record, Snapshot, UnusableSnapshot, find_last
 
-_FIRST_STRETCH, _LONGEST_STRETCH = 64, 8192  # offsets
 _ATTEMPTS = 3
-_FETCH_BYTES = 16 * 1024 * 1024
-_POLL_MS = 500
 
 
 class SnapshotsUnavailable(Unavailable):
@@ -48,7 +44,11 @@ def read_snapshot(
     """
     for attempt in range(_ATTEMPTS):
         try:
-            return _read(config, partition, verifier, with_contents)
+            with closing(
+                read_backwards(config, config.topic(SNAPSHOTS), partition, verifier)
+            ) as stretches:
+                records = ([(r.key or b"", r.value) for r in stretch] for stretch in stretches)
+                return find_last(records, with_contents)
         except UnusableSnapshot:
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -58,54 +58,6 @@ def read_snapshot(
                 f"cannot read partition {partition} of {topic}: {error!r}"
             ) from error
     raise AssertionError("an attempt returns or raises")
-
-
-def _read(
-    config: Config, partition: int, verifier: RecordVerifier | None, with_contents: bool
-) -> Snapshot | None:
-    place = TopicPartition(config.topic(SNAPSHOTS), partition)
-    consumer = new_reader(
-        config,
-        isolation_level="read_committed",
-        max_partition_fetch_bytes=_FETCH_BYTES,
-        fetch_max_bytes=_FETCH_BYTES,
-    )
-    try:
-        consumer.assign([place])
-        return find_last(_stretches(consumer, place, verifier), with_contents)
-    finally:
-        consumer.close()
-
-
-def _stretches(
-    consumer: KafkaConsumer, place: TopicPartition, verifier: RecordVerifier | None
-) -> Iterator[Iterator[Record]]:
-    """Yield ever longer stretches of the accepted records, the last one first."""
-    begin = consumer.beginning_offsets([place])[place]
-    end, length = consumer.end_offsets([place])[place], _FIRST_STRETCH
-    while end > begin:
-        first = max(begin, end - length)
-        yield _stretch(consumer, place, first, end, verifier)
-        end, length = first, min(_LONGEST_STRETCH, 4 * length)
-
-
-def _stretch(
-    consumer: KafkaConsumer,
-    place: TopicPartition,
-    first: int,
-    end: int,
-    verifier: RecordVerifier | None,
-) -> Iterator[Record]:
-    """Yield the accepted records from an offset to another, in order."""
-    consumer.seek(place, first)
-    while consumer.position(place) < end:
-        for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
-            content = record.key, record.value
-            if record.offset < end and (
-                verifier is None
-                or verifier.admits(place.topic, place.partition, content, record.headers)
-            ):
-                yield record.key or b"", record.value
 
 
 class KafkaSnapshotTopic(Transactions):

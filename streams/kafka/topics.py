@@ -7,7 +7,6 @@ is never counted.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -377,18 +376,3 @@ def suits(setting: str, actual: str, wanted: str) -> bool:
     if setting.startswith("retention"):
         return number < 0 or 0 <= least <= number
     return number >= least
-
-
-class KafkaTopics:
-    """Runs the blocking client of the topics in another thread."""
-
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
-
-    async def look(self) -> TopicsSeen:
-        """Return the current state of the topics."""
-        return await asyncio.to_thread(self._topics.look)
-
-    async def close(self) -> None:
-        """Disconnect."""
-        await asyncio.to_thread(self._topics.close)

@@ -6,11 +6,13 @@ acknowledged to Kafka. Any unexpected error ends the worker.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -22,7 +24,7 @@ from streams.kafka.private_names import check_private_names
 from streams.kafka.publisher import KafkaPublisher
 from streams.kafka.results import TopicsUnavailable, log_name
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
-from streams.kafka.topics import NORMS, KafkaTopics, Topics
+from streams.kafka.topics import NORMS, Topics
 from streams.ledger.ledger import Output
 from streams.records import MAX_REQUEST_BYTES
 from streams.store.redis_store import RedisStore
@@ -67,7 +69,6 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
     store = RedisStore.of(config)
     traces = _traces() if config.traces else None
     publisher = KafkaPublisher(config, signer, traces.answered if traces else None)
-    watched = KafkaTopics(topics)
 
     def committed(
         partition: int, records: Sequence[Any], outputs: Sequence[Output], seconds: float
@@ -82,7 +83,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
             owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}",
             prefix=config.prefix,
             store=store,
-            topics=watched,
+            look=partial(asyncio.to_thread, topics.look),
             read_log=lambda: KafkaLog(config),
             publisher=publisher,
             odometer_producer_of=lambda partition: KafkaFencedProducer(
@@ -117,7 +118,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         await owned.acquire([])
         await publisher.stop()
         await store.close()
-        await watched.close()
+        await asyncio.to_thread(topics.close)
 
     app = new_app(
         config,

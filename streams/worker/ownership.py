@@ -119,7 +119,7 @@ class OwnedPartitions:
             if not assigned:
                 return positions
             # Step 1.
-            seen = await self._world.topics.look()
+            seen = await self._world.look()
             self.count = seen.partitions
             if seen.partitions <= max(assigned):
                 self._world.end(
@@ -218,7 +218,7 @@ class OwnedPartitions:
             await asyncio.sleep(_WATCH_EVERY)
             self._end_if_stuck()
             try:
-                seen = await self._world.topics.look()
+                seen = await self._world.look()
             except TopicsUnavailable as error:
                 logger.warning("cannot read the settings of the topics: %s", error)
                 continue

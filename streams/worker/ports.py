@@ -69,17 +69,6 @@ class Log(Protocol):
         """Return what the log holds at the offsets first to end - 1."""
 
 
-class TopicsWatch(Protocol):
-    """Reports the state of the topics in Kafka."""
-
-    async def look(self) -> TopicsSeen:
-        """Return the current state of the topics.
-
-        Raises:
-            TopicsUnavailable: Kafka does not answer.
-        """
-
-
 class Publisher(Protocol):
     """Publishes outputs."""
 
@@ -226,7 +215,7 @@ class World:
         owner: the token of this worker, unique among all workers.
         prefix: the prefix of topics and store keys, which messages to an operator name.
         store: the store of the state.
-        topics: the topics in Kafka.
+        look: returns the present state of the topics, or raises ``TopicsUnavailable``.
         read_log: opens a reader of the log.
         publisher: publishes outputs.
         odometer_producer_of: returns the producer of a partition's odometer records.
@@ -240,7 +229,7 @@ class World:
     owner: str
     prefix: str
     store: Store
-    topics: TopicsWatch
+    look: Callable[[], Awaitable[TopicsSeen]]
     read_log: Callable[[], AbstractAsyncContextManager[Log]]
     publisher: Publisher
     odometer_producer_of: Callable[[int], FencedProducer]

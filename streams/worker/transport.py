@@ -40,7 +40,7 @@ from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from streams.kafka.batches import CorruptBatch, FetchedBatches, Header, RecordBatch
+from streams.kafka.batches import FetchedBatches, Header, RecordBatch
 from streams.worker.ports import End, Ending
 
 _PAUSE = 0.005  # seconds
@@ -71,17 +71,11 @@ class _PartitionRecords(fetcher.PartitionRecords):
         return StreamRecord(tp.topic, tp.partition, *record)
 
 
-def _batch_of(kind: type[RecordBatch], raw: memoryview) -> Any:
-    try:
-        batch = kind(raw)
-    except CorruptBatch as corrupt:
-        raise CorruptRecordException(str(corrupt)) from corrupt
-    return DefaultRecordBatch(raw) if batch.is_control_batch else batch
-
-
 def read_batches_within_limits(kind: type[RecordBatch]) -> None:
     """Read batches as of this kind in every aiokafka consumer of this process."""
-    fetcher.MemoryRecords = partial(FetchedBatches, batch_of=partial(_batch_of, kind))
+    fetcher.MemoryRecords = partial(
+        FetchedBatches, kind=kind, control=DefaultRecordBatch, corrupt=CorruptRecordException
+    )
     fetcher.PartitionRecords = _PartitionRecords
 
 

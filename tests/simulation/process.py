@@ -160,7 +160,7 @@ class Process:
                 owner=self.name,
                 prefix="turnstile.",
                 store=store,
-                topics=client,
+                look=client.look,
                 read_log=client.read_log,
                 publisher=client,
                 odometer_producer_of=client.odometer_producer_of,

@@ -18,13 +18,13 @@ from streams.kafka.fenced_producer import (
     send_in_batches,
 )
 from streams.kafka.kafka_clients import new_admin
-from streams.kafka.results import Origin
+from streams.kafka.results import Origin, TopicsSeen
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, ODOMETER, SNAPSHOTS
 from streams.ledger.ledger import Channel, Output
 from streams.records.signatures import Content
 from streams.store.snapshot import Record as SnapshotRecord
-from streams.worker.ports import FencedProducer, Log, Publisher, SnapshotTopic, TopicsWatch
+from streams.worker.ports import FencedProducer, Log, Publisher, SnapshotTopic
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 
 PARTITIONS = 3
@@ -168,7 +168,7 @@ class KafkaHand:
 class Bench:
     """A broker on which nothing was written yet."""
 
-    topics: TopicsWatch
+    look: Callable[[], Awaitable[TopicsSeen]]
     read_log: Callable[[], AbstractAsyncContextManager[Log]]
     publisher: Publisher
     odometer_producer_of: Callable[[int], FencedProducer]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -13,7 +14,7 @@ from streams.kafka.fenced_producer import KafkaFencedProducer
 from streams.kafka.log import KafkaLog
 from streams.kafka.publisher import KafkaPublisher
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
-from streams.kafka.topics import KafkaTopics, Topics
+from streams.kafka.topics import Topics
 from streams.local import LocalStack
 from tests.conformance.broker.bench import PARTITIONS, Bench, KafkaHand, MemoryHand, Scenario
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
@@ -56,7 +57,7 @@ def on_kafka(address: str, scenario: Scenario) -> None:
         try:
             await scenario(
                 Bench(
-                    KafkaTopics(topics),
+                    partial(asyncio.to_thread, topics.look),
                     lambda: KafkaLog(config),
                     publisher,
                     lambda partition: KafkaFencedProducer(config, partition),

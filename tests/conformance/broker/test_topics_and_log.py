@@ -10,9 +10,9 @@ P = 1
 
 def test_the_topics_are_seen_as_they_are(run):
     async def scenario(bench):
-        seen = await bench.topics.look()
+        seen = await bench.look()
         assert (len(seen.topic), seen.partitions, seen.problem) == (16, PARTITIONS, None)
-        assert await bench.topics.look() == seen
+        assert await bench.look() == seen
 
     run(scenario)
 

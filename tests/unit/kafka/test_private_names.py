@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 import streams
 from streams.config import Config, ConfigurationError
 from streams.kafka import private_names
-from streams.kafka.private_names import PRIVATE_NAMES, PrivateName, check_private_names
+from streams.kafka.private_names import PRIVATE_NAMES, check_private_names
 from streams.worker.app import run_worker
 from tests.readme import TOP
 
@@ -69,41 +69,41 @@ def overridden(module: str) -> Iterator[str]:
                     yield name
 
 
-def used() -> set[tuple[str, str]]:
-    """Return the private names of theirs that this project uses or overrides, with the modules."""
+def used() -> set[str]:
+    """Return the private names of theirs that this project uses or overrides."""
     ours, found = own_names(), set()
     for module, tree in trees():
         if imports_theirs(tree):
-            found |= {(module, name) for name in overridden(module)}
+            found |= set(overridden(module))
             for node in ast.walk(tree):
                 if isinstance(node, ast.Attribute) and is_private(node.attr):
                     is_ours = node.attr in ours and is_self(node.value)
                     if not is_ours and node.attr not in OTHERS:
-                        found.add((module, node.attr))
+                        found.add(node.attr)
     return found
 
 
 def test_every_private_name_is_listed() -> None:
-    listed = {(one.used_in, one.name) for one in PRIVATE_NAMES}
-    assert {(module, name) for module, name in listed if is_private(name)} == used()
+    listed = {name for _, _, names in PRIVATE_NAMES for name in names.split()}
+    assert set(filter(is_private, listed)) == used()
 
 
 def test_installed_packages_have_every_name() -> None:
     check_private_names()
 
 
-@pytest.mark.parametrize("missing", PRIVATE_NAMES, ids=lambda one: f"{one.owner}.{one.name}")
+@pytest.mark.parametrize(("package", "owner", "names"), PRIVATE_NAMES)
 def test_a_name_that_a_release_renames_ends_the_worker(
-    missing: PrivateName, monkeypatch: pytest.MonkeyPatch
+    package: str, owner: str, names: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    renamed = missing._replace(name=f"{missing.name}_of_another_release")
+    renamed = package, owner, f"{names}_of_another_release"
     monkeypatch.setattr(private_names, "PRIVATE_NAMES", (renamed,))
-    with pytest.raises(ConfigurationError, match=missing.package):
+    with pytest.raises(ConfigurationError, match=package):
         run_worker(Config())
 
 
 def test_packages_with_private_names_have_upper_bounds() -> None:
     project = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     requirements = {one.name: one.specifier for one in map(Requirement, project["dependencies"])}
-    for package in {one.package for one in PRIVATE_NAMES}:
+    for package in {package for package, _, _ in PRIVATE_NAMES}:
         assert any(bound.operator == "<" for bound in requirements[package]), package

@@ -197,7 +197,7 @@ def world_of(owner: str, store: Store, client: MemoryClient, ends: Ends) -> Worl
         owner=owner,
         prefix="t.",
         store=store,
-        topics=client,
+        look=client.look,
         read_log=client.read_log,
         publisher=client,
         odometer_producer_of=client.odometer_producer_of,
