@@ -92,8 +92,8 @@ async def decided(log: Log) -> Service:
                 await reached(worker)
                 owned = worker.partitions.by_partition[0]
                 if number == 6:
-                    await owned.processor.merge()
-                    await owned.processor.snapshot()
+                    await owned.merge()
+                    await owned.snapshot()
                 await owned.heartbeat.beat(cluster.end(0))
                 await worker.leave()
     ledger = worker_ledger(owned)
@@ -102,7 +102,7 @@ async def decided(log: Log) -> Service:
 
 
 def worker_ledger(owned: Any) -> Ledger:
-    ledger: Ledger = owned.processor.ledger
+    ledger: Ledger = owned.ledger
     return ledger
 
 
@@ -112,7 +112,7 @@ async def reached(worker: Any) -> bool:
     if 0 not in worker.positions:
         return False
     await worker.deliver(0)
-    while worker.partitions.by_partition[0].processor.next < worker.cluster.end(0):
+    while worker.partitions.by_partition[0].next < worker.cluster.end(0):
         worker.ends.refuse()
         await asyncio.sleep(0.01)
     return True
@@ -177,7 +177,7 @@ async def _outcome(service: Service, cluster: Any) -> str:
             reason = cluster.store.contents(0).suspended["reason"]
             assert reason in _DAMAGE, f"suspended because of {reason}"
             return REFUSED
-        found = worker.partitions.by_partition[0].processor.ledger
+        found = worker.partitions.by_partition[0].ledger
         assert content(found) == content(service.ledger)
         assert found.chain == service.ledger.chain
         return SAME

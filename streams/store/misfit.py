@@ -39,6 +39,14 @@ class Suspension(Problem):
         return f"{self.problem}. {self.remedy}"
 
 
+class PartitionSuspended(Exception):
+    """Raised if a partition has to be suspended."""
+
+    def __init__(self, suspension: Suspension) -> None:
+        super().__init__(str(suspension))
+        self.suspension = suspension
+
+
 @dataclass(frozen=True)
 class Suspensions:
     """The possible suspensions of one partition, whose log is the one described here.

@@ -1,4 +1,4 @@
-"""Checks that the log is still the one that was applied, and that no record of it is missing.
+"""Checks that the log is still the one that was applied.
 
 Kafka loses records only from the end of a log. Whenever it may have lost some, after an election,
 it increments the leader epoch, which every later record carries. So the last applied record stands
@@ -22,33 +22,37 @@ Limitations:
   records, and the log is written on beyond that offset, their replacement is not detected.
 - A broker without leader epochs reports -1 for every record, and so does a state from before they
   were stored. Then only the content is compared.
-
-Offsets at which no record arrived are skipped if the log proves that they hold nothing to apply,
-such as control records of transactions (``Gaps``). Records that the log has and that did not arrive
-end the worker, so that fetching restarts (at the end of the log as ``Ending.STUCK``). Offsets that
-the log does not have are a hole, which suspends the partition.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 
-from streams.kafka.results import Missing, NoRecord, StoredRecord
+from streams.kafka.results import NoRecord, StoredRecord
 from streams.records.digests import HashChain
 from streams.store.layout import Meta
-from streams.store.misfit import Suspension, Suspensions
-from streams.worker.inbox import Inbox
-from streams.worker.ports import End, Ending, Log
+from streams.store.misfit import PartitionSuspended, Suspension, Suspensions
+from streams.worker.ports import Log
 
 logger = logging.getLogger("turnstile.worker")
 
 
-async def unfit(meta: Meta, log: Log, suspensions: Suspensions) -> Suspension | None:
-    """Return why the log does not continue a state of this topic, if it does not."""
-    return suspensions.out_of_log(meta.next) or await rewritten(
-        meta.chain, meta.leader_epoch, log, suspensions
-    )
+async def check_continues(meta: Meta | None, log: Log, suspensions: Suspensions) -> None:
+    """Check that the log continues a state of this topic.
+
+    Args:
+        meta: of the state; None: nothing has been applied yet.
+        log: to read in.
+        suspensions: of the partition.
+
+    Raises:
+        PartitionSuspended: it does not.
+    """
+    misfit = suspensions.out_of_log(meta.next if meta else 0)
+    if meta and not misfit:
+        misfit = await rewritten(meta.chain, meta.leader_epoch, log, suspensions)
+    if misfit:
+        raise PartitionSuspended(misfit)
 
 
 async def rewritten(
@@ -104,60 +108,3 @@ async def _record(log: Log, partition: int, offset: int) -> StoredRecord | None:
         if offset < (await log.extent(partition)).start:  # retention may just have moved the start
             raise _Deleted from None
         return None
-
-
-Proof = Callable[[int, int], Awaitable[Missing]]
-"""Returns what the log holds at the offsets first to end - 1, at which no record arrived."""
-
-
-class Gaps:
-    """Checks and skips the gaps of one partition."""
-
-    def __init__(self, inbox: Inbox, proof: Proof, suspensions: Suspensions, end: End) -> None:
-        self._inbox = inbox
-        self._proof = proof
-        self._suspensions = suspensions
-        self._end = end
-
-    async def before(self, found: int) -> Suspension | None:
-        """Skip the gap before the first waiting record.
-
-        Args:
-            found: the offset of that record.
-
-        Returns:
-            Why the partition has to be suspended, if it has to.
-        """
-        expected, partition = self._inbox.position, self._suspensions.partition
-        missing = await self._proof(expected, found)
-        if missing is Missing.RECORDS:
-            self._end(
-                Ending.NOT_DELIVERED,
-                f"partition {partition}: the record at offset {found} arrived where offset "
-                f"{expected} was expected",
-            )
-        if missing is Missing.HOLE:
-            return self._suspensions.hole(expected, found)
-        self._pass_to(found)
-        return None
-
-    async def at_the_end(self, end: int) -> bool:
-        """Skip to the end of the log, if no record waits; return whether it did."""
-        first = self._inbox.position
-        if len(self._inbox) or first >= end:
-            return False
-        missing = await self._proof(first, end)
-        if len(self._inbox) or missing is not Missing.NOTHING_TO_APPLY:
-            return False
-        self._pass_to(end)
-        return True
-
-    def _pass_to(self, offset: int) -> None:
-        logger.info(
-            "partition %d: skipping offsets %d to %d, which hold nothing to apply, such as control "
-            "records of transactions",
-            self._suspensions.partition,
-            self._inbox.position,
-            offset - 1,
-        )
-        self._inbox.pass_to(offset)

@@ -10,7 +10,8 @@ import asyncio
 
 from streams.ledger.erasure import ErasureKeys
 from streams.store.store_port import Inventory, Pulse, pack_report
-from streams.worker.processor import Processor
+from streams.worker.ports import Owner
+from streams.worker.snapshot_writer import SnapshotWriter
 
 BEAT_EVERY = 2.0  # seconds
 SUMMARY_SHARE = 0.01
@@ -24,9 +25,9 @@ class Heartbeat:
         end: the end of the log at the last beat, if it was known.
     """
 
-    def __init__(self, processor: Processor) -> None:
+    def __init__(self, owner: Owner, snapshots: SnapshotWriter) -> None:
         self.end: int | None = None
-        self._processor = processor
+        self._owner, self._snapshots = owner, snapshots
         self._public_key = ErasureKeys().newest
         self._time = asyncio.get_running_loop().time
         self._caught_up_at = self._time()
@@ -36,10 +37,10 @@ class Heartbeat:
     @property
     def waiting(self) -> float:
         """The seconds for which records have been waiting and none was applied."""
-        now, processor = self._time(), self._processor
-        if self.end is None or processor.next >= self.end:
+        now, owner = self._time(), self._owner
+        if self.end is None or owner.next >= self.end:
             self._caught_up_at = now
-        return max(0.0, now - max(self._caught_up_at, processor.moved_at))
+        return max(0.0, now - max(self._caught_up_at, owner.moved_at))
 
     async def beat(self, end: int | None) -> None:
         """Report the progress, and skip the end of the log if it holds nothing to apply.
@@ -47,33 +48,33 @@ class Heartbeat:
         Args:
             end: the end of the log, if it is known.
         """
-        processor = self._processor
+        owner = self._owner
         self.end = end  # before the lock, which a batch that hangs holds
-        async with processor.quiet() as is_running:
+        async with owner.settled() as is_running:
             if not is_running:
                 return
             now = self._time()
             waiting = self.waiting
             pulse = Pulse(
-                processor.next,
+                owner.next,
                 end,
                 waiting,
-                processor.snapshots.reached,
-                (self._public_key,) in processor.ledger.state.erasure,
+                self._snapshots.reached,
+                (self._public_key,) in owner.ledger.state.erasure,
             )
-            verdict = await processor.writer.beat(pack_report(pulse), self._summary(now))
-            processor.expect_ok(verdict, "the heartbeat")
+            verdict = await owner.writer.beat(pack_report(pulse), self._summary(now))
+            owner.expect_ok(verdict, "the heartbeat")
         if end is not None and waiting >= BEAT_EVERY:
-            await processor.pass_tail(end)
+            await owner.pass_tail(end)
 
     def _summary(self, now: float) -> bytes:
         """Return the packed summary of the state; empty if it is unchanged or was reported
         recently.
         """
-        last = self._processor.ledger.chain.last
+        last = self._owner.ledger.chain.last
         if last == self._summarised or now < self._not_before:
             return b""
-        packed = pack_report(Inventory(last, self._processor.ledger.summary()))
+        packed = pack_report(Inventory(last, self._owner.ledger.summary()))
         self._summarised = last
         self._not_before = now + (self._time() - now) / SUMMARY_SHARE
         return packed

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A page is written only while memory and Redis agree (``Quiet``), so it never holds uncommitted
-  state.
+- A page is written only while memory and Redis agree (``Owner.settled``), so it never holds
+  uncommitted state.
 - Deltas are dropped last, and only those that existed when the merge began. An interrupted merge
   does no harm: the remaining deltas set the same values again, or record that newer pages have
   them.
@@ -18,14 +18,10 @@ so this concerns every run that had a decision when a user was erased.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 
-from streams.ledger.ledger import Ledger
 from streams.ledger.run_states import RunState
 from streams.ledger.tracked import Address
-from streams.store.store_port import Verdict
-from streams.store.writer import PartitionWriter
+from streams.worker.ports import Owner
 
 MERGE_BYTES = 16 * 1024 * 1024
 """Deltas are merged when they have at least this many bytes, and at least ``MERGE_RATIO`` times
@@ -40,25 +36,17 @@ WRITE_BYTES = 1024 * 1024
 write waits for decisions, a second or more, so writing one page at a time would take minutes for a
 million users."""
 
-Quiet = Callable[[], AbstractAsyncContextManager[bool]]
-"""Holds the lock under which memory and Redis agree; yields whether the owner may write."""
-Expect = Callable[[Verdict, str], None]
-
 
 class Merger:
     """Merges the deltas of one partition while its ownership lasts."""
 
-    def __init__(
-        self, ledger: Ledger, writer: PartitionWriter, quiet: Quiet, expect_ok: Expect
-    ) -> None:
-        self._ledger = ledger
-        self._writer = writer
-        self._quiet = quiet
-        self._expect_ok = expect_ok
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._ledger, self._writer = owner.ledger, owner.writer
         self._decided: dict[Address, RunState | None] = {}
         """Runs as they were when pages may have received decisions that name erased users."""
-        if ledger.state.erased:  # the previous owner's knowledge of such runs is lost
-            self._decided = dict.fromkeys(ledger.state.runs)
+        if self._ledger.state.erased:  # the previous owner's knowledge of such runs is lost
+            self._decided = dict.fromkeys(self._ledger.state.runs)
 
     def is_due(self) -> bool:
         """Return whether a merge is worth its cost now, or has to remove an erased id."""
@@ -81,27 +69,25 @@ class Merger:
             return {address: run for address, run in runs.items() if run.decision}
         return {a: run for a, run in self._decided.items() if runs.get(a) is run}
 
-    async def run(self, position: Callable[[], int]) -> None:
-        """Write the changed pages, then drop the deltas that led to them.
-
-        Args:
-            position: returns the offset up to which Redis has everything now.
-        """
-        async with self._quiet() as may_write:
+    async def run(self) -> None:
+        """Write the changed pages, then drop the deltas that led to them."""
+        owner = self._owner
+        async with owner.settled() as may_write:
             if not may_write:
                 return
-            covered, reached = self._writer.backlog, position()
+            covered, reached = self._writer.backlog, owner.next
             names, decided = self._ledger.state.unmerged(), self._still_decided()
         behind = deque(names)
         while behind:
-            async with self._quiet() as may_write:
+            async with owner.settled() as may_write:
                 if not may_write:
                     return
                 pages = self._take_pages(behind)
-                self._expect_ok(await self._writer.merge(position(), pages), "merging deltas")
-        async with self._quiet() as may_write:
+                verdict = await self._writer.merge(owner.next, pages)
+                owner.expect_ok(verdict, "merging deltas")
+        async with owner.settled() as may_write:
             if may_write:
-                self._expect_ok(await self._writer.drop(covered, reached), "dropping deltas")
+                owner.expect_ok(await self._writer.drop(covered, reached), "dropping deltas")
                 self._decided = decided
 
     def _take_pages(self, behind: deque[str]) -> dict[str, bytes | None]:

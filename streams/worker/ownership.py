@@ -28,12 +28,12 @@ from dataclasses import dataclass, replace
 from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.ledger.ledger import PartitionError, UnknownState, ledger_of
 from streams.store.layout import Damaged, Identity, Meta
-from streams.store.misfit import Problem, Suspension, Suspensions, suspension_of
+from streams.store.misfit import PartitionSuspended, Problem, Suspension, Suspensions, suspension_of
 from streams.store.snapshot import Snapshot
 from streams.store.store_port import Acquired, Glance, Guard, Verdict, decode_pulse, last_snapshot
 from streams.store.writer import PartitionWriter
-from streams.worker.continuity import rewritten, unfit
-from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
+from streams.worker.continuity import check_continues, rewritten
+from streams.worker.heartbeat import BEAT_EVERY
 from streams.worker.ports import Ending, Log, LogRecord, World, ending_of
 from streams.worker.processor import Processor, ProcessorState
 from streams.worker.restore import find_snapshot, restore
@@ -50,23 +50,6 @@ _SNAPSHOT_EVERY = 1.0  # seconds between checks whether a snapshot is due
 _WATCH_EVERY = 5.0
 STUCK_AFTER = 60.0
 """Seconds for which records may wait in a running partition before the worker ends."""
-
-
-class PartitionSuspended(Exception):
-    """Raised if an acquired partition has to be suspended."""
-
-    def __init__(self, suspension: Suspension) -> None:
-        super().__init__(str(suspension))
-        self.suspension = suspension
-
-
-@dataclass(frozen=True)
-class Owned:
-    """A partition that the worker owns."""
-
-    processor: Processor
-    heartbeat: Heartbeat
-    suspensions: Suspensions
 
 
 @dataclass(frozen=True)
@@ -94,10 +77,9 @@ class OwnedPartitions:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.by_partition: dict[int, Owned] = {}
-        self._suspended: dict[
-            int, Suspension
-        ] = {}  # partitions that were assigned and could not be owned
+        self.by_partition: dict[int, Processor] = {}
+        # Partitions that were assigned and could not be owned.
+        self._suspended: dict[int, Suspension] = {}
         self._acquiring = asyncio.Lock()
         self.is_assigned = False
         self.count: int | None = None
@@ -138,18 +120,15 @@ class OwnedPartitions:
     def decides(self, partition: int) -> bool:
         """Return whether the worker decides this partition."""
         owned = self.by_partition.get(partition)
-        return owned is not None and owned.processor.state is not ProcessorState.SUSPENDED
+        return owned is not None and owned.state is not ProcessorState.SUSPENDED
 
     def has_room(self, partition: int) -> bool:
         """Return whether a decided partition can queue more records."""
-        return self.by_partition[partition].processor.inbox.has_room
+        return self.by_partition[partition].inbox.has_room
 
     def views(self) -> list[PartitionView]:
         """Return the present state of every assigned partition."""
-        held = [
-            _view(partition, owned.processor, owned.heartbeat)
-            for partition, owned in self.by_partition.items()
-        ]
+        held = [_view(partition, owned) for partition, owned in self.by_partition.items()]
         suspended = [
             PartitionView(partition, ProcessorState.SUSPENDED.value, suspension)
             for partition, suspension in self._suspended.items()
@@ -159,29 +138,29 @@ class OwnedPartitions:
     async def pause(self) -> None:
         """Stop deciding for a rebalance, after which another worker may own any partition."""
         async with self._acquiring:
-            await asyncio.gather(*(owned.processor.pause() for owned in self.by_partition.values()))
+            await asyncio.gather(*(owned.pause() for owned in self.by_partition.values()))
 
     async def arrive(self, partition: int, record: LogRecord) -> None:
         """Queue a record for its partition; drop it if the partition is not owned."""
         owned = self.by_partition.get(partition)
         if owned is not None:
-            await owned.processor.inbox.arrive(record)
+            await owned.inbox.arrive(record)
 
     async def keep_merged(self) -> None:
         """Merge deltas into pages while the worker lives."""
         while True:
             await asyncio.sleep(_MERGE_EVERY)
             for owned in list(self.by_partition.values()):
-                if owned.processor.merger.is_due():
-                    await owned.processor.merge()
+                if owned.merger.is_due():
+                    await owned.merge()
 
     async def keep_snapshots(self) -> None:
         """Write snapshots while the worker lives."""
         while True:
             await asyncio.sleep(_SNAPSHOT_EVERY)
             for owned in list(self.by_partition.values()):
-                if owned.processor.snapshots.is_due(owned.processor.next):
-                    await owned.processor.snapshot()
+                if owned.snapshots.is_due():
+                    await owned.snapshot()
 
     async def keep_cleanable(self) -> None:
         """Append to the compacted topics at long intervals while the worker lives.
@@ -193,7 +172,7 @@ class OwnedPartitions:
         await asyncio.sleep(FIRST_MARK_AFTER)
         while True:
             for owned in list(self.by_partition.values()):
-                await owned.processor.mark()
+                await owned.mark()
             await asyncio.sleep(MARK_EVERY)
 
     async def keep_alive(self, end_of: Callable[[int], int | None]) -> None:
@@ -207,7 +186,7 @@ class OwnedPartitions:
                 *(
                     owned.heartbeat.beat(end_of(partition))
                     for partition, owned in self.by_partition.items()
-                    if owned.processor.state is ProcessorState.RUNNING
+                    if owned.state is ProcessorState.RUNNING
                 )
             )
             await asyncio.sleep(BEAT_EVERY)
@@ -225,18 +204,18 @@ class OwnedPartitions:
             async with self._acquiring:
                 for owned in self.by_partition.values():
                     suspension = _trouble(owned, seen)
-                    if suspension and owned.processor.state is not ProcessorState.SUSPENDED:
-                        await owned.processor.suspend(suspension)
+                    if suspension and owned.state is not ProcessorState.SUSPENDED:
+                        await owned.suspend(suspension)
 
     def _end_if_stuck(self) -> None:
         """End the worker if a partition makes no progress: a new process opens new connections."""
         for partition, owned in self.by_partition.items():
             waiting = owned.heartbeat.waiting
             # In a rebalance a partition may pause for as long as the slowest member takes.
-            if owned.processor.state is ProcessorState.RUNNING and waiting > STUCK_AFTER:
+            if owned.state is ProcessorState.RUNNING and waiting > STUCK_AFTER:
                 self._world.end(
                     Ending.STUCK,
-                    f"partition {partition}: records wait from offset {owned.processor.next} on, "
+                    f"partition {partition}: records wait from offset {owned.next} on, "
                     f"and none was applied for {waiting:.0f} seconds",
                 )
 
@@ -260,7 +239,7 @@ class OwnedPartitions:
     ) -> int | None:
         held = self.by_partition.get(partition)
         if held is not None:
-            await held.processor.pause()
+            await held.pause()
         # Step 2.
         acquired: Acquired | None = None
         if bound == str(seen.partitions):
@@ -285,17 +264,11 @@ class OwnedPartitions:
                 guard = Guard(partition, self._world.owner, acquired.version + 1)
                 next_offset = meta.next if meta else 0
                 found = await find_snapshot(self._world, next_offset, log, suspensions)
-                if isinstance(found, Suspension):
-                    raise PartitionSuspended(found)
                 if found is None:
-                    # Steps 3 and 4. A state without records is compared as well: the log may have
-                    # been trimmed before its first record was applied.
-                    nothing = suspensions.out_of_log(0)
-                    misfit = await unfit(meta, log, suspensions) if meta else nothing
-                    if misfit:
-                        raise PartitionSuspended(misfit)
-                    if held is not None and _is_unchanged(held.processor, acquired):
-                        return await held.processor.resume(acquired.version + 1)
+                    # Steps 3 and 4.
+                    await check_continues(meta, log, suspensions)
+                    if held is not None and _is_unchanged(held, acquired):
+                        return await held.resume(acquired.version + 1)
                 return await self._take_over(suspensions, guard, found)
             except Damaged as damaged:
                 return await self._recover(log, suspensions, str(damaged))
@@ -320,11 +293,12 @@ class OwnedPartitions:
         world, partition = self._world, suspensions.partition
         left = await world.store.glance(partition)
         await _compare_what_is_left(left, log, suspensions)
-        found = await find_snapshot(world, 0, log, suspensions)
-        if found is None:
-            found = suspensions.out_of_log(0)
-        if isinstance(found, Suspension):
-            raise PartitionSuspended(suspensions.damaged(damage, found))
+        try:
+            found = await find_snapshot(world, 0, log, suspensions)
+            if found is None:
+                await check_continues(None, log, suspensions)
+        except PartitionSuspended as obstacle:
+            raise PartitionSuspended(suspensions.damaged(damage, obstacle.suspension)) from obstacle
         logger.error(
             "partition %d: the state in Redis is incomplete (%s); the worker discards the rest of "
             "it and rebuilds the state from the log%s",
@@ -385,26 +359,26 @@ class OwnedPartitions:
         # Until this owner has read the topic: the restored snapshot, or the last one reported.
         shown = last_snapshot(stored.pulse)
         processor.snapshots.reached = snapshot.manifest.meta.next if snapshot else shown
-        self.by_partition[partition] = Owned(processor, Heartbeat(processor), suspensions)
+        self.by_partition[partition] = processor
         processor.start()
-        await self.by_partition[partition].heartbeat.beat(None)
+        await processor.heartbeat.beat(None)
         logger.info("partition %d is owned and continues at offset %d", partition, stored.next)
         return stored.next
 
     async def _let_go(self, partition: int) -> None:
         owned = self.by_partition.pop(partition, None)
         if owned is not None:
-            await owned.processor.close()
+            await owned.close()
 
 
-def _view(partition: int, processor: Processor, heartbeat: Heartbeat) -> PartitionView:
+def _view(partition: int, processor: Processor) -> PartitionView:
     return PartitionView(
         partition,
         state=processor.state.value,
         problem=processor.suspension,
         next=processor.next,
-        end=heartbeat.end,
-        waiting=heartbeat.waiting,
+        end=processor.heartbeat.end,
+        waiting=processor.heartbeat.waiting,
     )
 
 
@@ -468,7 +442,7 @@ def _is_unchanged(held: Processor, acquired: Acquired) -> bool:
     )
 
 
-def _trouble(owned: Owned, seen: TopicsSeen) -> Suspension | None:
+def _trouble(owned: Processor, seen: TopicsSeen) -> Suspension | None:
     """Return why an owned partition has to be suspended, if it has to."""
     known = owned.suspensions
     now = replace(known, topic=seen.topic, partitions=seen.partitions)

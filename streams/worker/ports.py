@@ -22,9 +22,10 @@ from streams.kafka.results import (
     StoredRecord,
     TopicsSeen,
 )
-from streams.ledger.ledger import Output
+from streams.ledger.ledger import Ledger, Output
 from streams.store.snapshot import Record, Snapshot
 from streams.store.store_port import Store, Verdict
+from streams.store.writer import PartitionWriter
 
 
 class LogRecord(Protocol):
@@ -186,6 +187,24 @@ _ENDING_OF = {
 def ending_of(rejected: Verdict) -> Ending:
     """Return the reason to end after Redis rejected a write with this verdict."""
     return _ENDING_OF.get(rejected, Ending.REJECTED)
+
+
+class Owner(Protocol):
+    """The owner of a partition, as its merges, snapshots and heartbeats need it (``processor``)."""
+
+    ledger: Ledger
+    writer: PartitionWriter
+    next: int  # the first offset that Redis has not seen
+    moved_at: float  # the time of the last commit or pause
+
+    def settled(self) -> AbstractAsyncContextManager[bool]:
+        """Hold the lock, under which memory and Redis agree; yield whether the owner may write."""
+
+    def expect_ok(self, verdict: Verdict, write: str) -> None:
+        """End the worker if a write was rejected: Redis is not in the state that the owner left."""
+
+    async def pass_tail(self, end: int) -> None:
+        """Skip to the end of the log, if it holds nothing to apply."""
 
 
 class End(Protocol):

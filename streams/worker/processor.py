@@ -5,7 +5,7 @@
 The steps, which the code repeats:
 
 1. Take the records that have arrived, in order (``inbox``). Offsets without a record are skipped
-   if the log proves that they hold nothing to apply (``Gaps``). Records of another leader epoch are
+   if the log proves that they hold nothing to apply. Records of another leader epoch are
    taken if the log proves that no earlier record was replaced (``continuity``). Otherwise the
    partition is suspended.
 2. Apply them in memory. A batch ends when it is large enough, when its commit would write enough,
@@ -44,7 +44,8 @@ from streams.store.misfit import Suspension, Suspensions, suspension_of
 from streams.store.store_port import Verdict
 from streams.store.stored_state import StoredState
 from streams.store.writer import PartitionWriter
-from streams.worker.continuity import Gaps, is_in, rewritten
+from streams.worker.continuity import is_in, rewritten
+from streams.worker.heartbeat import Heartbeat
 from streams.worker.inbox import Inbox, size_of
 from streams.worker.merge import Merger
 from streams.worker.odometer_publisher import OdometerPublisher
@@ -129,16 +130,12 @@ class Processor:
         self.writer = writer
         self.inbox = Inbox(stored.next)
         self._leader_epoch = stored.meta.leader_epoch  # of the last record applied
-        self._suspensions = suspensions
-        self.merger = Merger(ledger, writer, self.quiet, self.expect_ok)
+        self.suspensions = suspensions
+        self.merger = Merger(self)
         self.snapshots = SnapshotWriter(
-            world.snapshots_of(partition),
-            world.snapshot_every,
-            (ledger.state.topic, ledger.state.partitions),
-            writer,
-            self.quiet,
-            self.expect_ok,
+            self, self.merger, world.snapshots_of(partition), world.snapshot_every
         )
+        self.heartbeat = Heartbeat(self, self.snapshots)
         self._rewriting = asyncio.Lock()  # pages are rewritten, by a merge or for a snapshot
         self.outbox = Outbox(
             partition,
@@ -148,7 +145,6 @@ class Processor:
             odometers,
             self._cannot_publish,
         )
-        self._gaps = Gaps(self.inbox, self._missing, suspensions, world.end)
         self._lock = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
 
@@ -201,12 +197,12 @@ class Processor:
         """Merge deltas into pages, unless a snapshot is about to do so."""
         if not self._rewriting.locked():
             async with self._rewriting:
-                await self._merge()
+                await self.merger.run()
 
     async def snapshot(self) -> None:
         """Write a snapshot of the partition to the topic snapshots."""
         async with self._rewriting:
-            await self.snapshots.run(self._merge)
+            await self.snapshots.run()
 
     async def mark(self) -> None:
         """Append an invisible record to the compacted topics, if the processor is running."""
@@ -221,13 +217,13 @@ class Processor:
             return  # a batch is being processed
         async with self._lock:
             first = self.inbox.position
-            if self.state is ProcessorState.RUNNING and await self._gaps.at_the_end(end):
+            if self.state is ProcessorState.RUNNING and await self._skips_tail(first, end):
                 changes = encode(self.ledger.state.take_delta())
                 chain, leader_epoch = self.ledger.chain, self._leader_epoch
                 await self._commit(AppliedBatch(first, end, chain, leader_epoch, [], [], changes))
 
     @asynccontextmanager
-    async def quiet(self) -> AsyncIterator[bool]:
+    async def settled(self) -> AsyncIterator[bool]:
         """Hold the lock, under which memory and Redis agree; yield whether the owner may write."""
         async with self._lock:
             yield self.state is ProcessorState.RUNNING
@@ -236,9 +232,6 @@ class Processor:
         """End the worker if a write was rejected: Redis is not in the state that the owner left."""
         if verdict is not Verdict.OK:
             self._end(ending_of(verdict), f"{write} at offset {self.next} was rejected: {verdict}")
-
-    async def _merge(self) -> None:
-        await self.merger.run(lambda: self.next)
 
     async def _obstacle(self, waiting: LogRecord) -> Suspension | None:
         """Return why a record must not be applied, if it must not."""
@@ -253,10 +246,44 @@ class Processor:
                         f"the record at offset {waiting.offset} was delivered with leader epoch "
                         f"{waiting.leader_epoch}, and the log has {shown.leader_epoch}",
                     )
-                suspension = await rewritten(chain, self._leader_epoch, log, self._suspensions)
+                suspension = await rewritten(chain, self._leader_epoch, log, self.suspensions)
             if suspension:
                 return suspension
-        return None if gap is None else await self._gaps.before(gap)
+        return None if gap is None else await self._skip_gap(gap)
+
+    async def _skip_gap(self, found: int) -> Suspension | None:
+        """Skip the offsets before the first waiting record; return why they cannot be skipped."""
+        expected = self.inbox.position
+        missing = await self._missing(expected, found)
+        if missing is Missing.RECORDS:  # a new process fetches them again
+            self._end(
+                Ending.NOT_DELIVERED,
+                f"the record at offset {found} arrived where offset {expected} was expected",
+            )
+        if missing is Missing.HOLE:
+            return self.suspensions.hole(expected, found)
+        self._pass_to(found)
+        return None
+
+    async def _skips_tail(self, first: int, end: int) -> bool:
+        """Skip to the end of the log, if no record waits; return whether it did."""
+        if len(self.inbox) or first >= end:
+            return False
+        missing = await self._missing(first, end)
+        if len(self.inbox) or missing is not Missing.NOTHING_TO_APPLY:
+            return False
+        self._pass_to(end)
+        return True
+
+    def _pass_to(self, offset: int) -> None:
+        logger.info(
+            "partition %d: skipping offsets %d to %d, which hold nothing to apply, such as control "
+            "records of transactions",
+            self.writer.partition,
+            self.inbox.position,
+            offset - 1,
+        )
+        self.inbox.pass_to(offset)
 
     async def _is_in_log(self, offset: int, origin: Origin) -> bool:
         """Return whether the log still contains the record that led to a published output."""

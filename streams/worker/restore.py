@@ -24,10 +24,10 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from streams.store.misfit import Suspension, Suspensions
+from streams.store.misfit import PartitionSuspended, Suspensions
 from streams.store.snapshot import Manifest, Snapshot, UnusableSnapshot
 from streams.store.store_port import Guard, Verdict
-from streams.worker.continuity import unfit
+from streams.worker.continuity import check_continues
 from streams.worker.ports import Log, World, ending_of
 
 logger = logging.getLogger("turnstile.worker")
@@ -38,8 +38,8 @@ async def find_snapshot(
     next_offset: int,
     log: Log,
     suspensions: Suspensions,
-) -> Snapshot | Suspension | None:
-    """Return the snapshot that has to replace the state in Redis, if one has to.
+) -> Snapshot | None:
+    """Return the snapshot that has to replace the state in Redis; None to continue from there.
 
     Args:
         world: the ports of the worker.
@@ -47,9 +47,9 @@ async def find_snapshot(
         log: to read in.
         suspensions: of the partition.
 
-    Returns:
-        The snapshot to restore; why the partition has to be suspended; None to continue from
-        ``next_offset``.
+    Raises:
+        PartitionSuspended: the log does not continue the last snapshot, or that one cannot be used
+            and is needed.
     """
     if 0 < next_offset >= suspensions.log_start:
         return None
@@ -63,10 +63,9 @@ async def find_snapshot(
         snapshot = await world.snapshots_of(suspensions.partition).read(with_contents=True)
     except UnusableSnapshot as unusable:
         if unusable.is_foreign:  # that release may have decided the same records differently
-            return suspensions.other_layout(str(unusable))
-        found = unusable.manifest
-        if found and (suspension := await _misfit(found, log, suspensions)):
-            return suspension
+            raise PartitionSuspended(suspensions.other_layout(str(unusable))) from unusable
+        if unusable.manifest:
+            await _check_fits(unusable.manifest, log, suspensions)
         if suspensions.log_start == 0:
             logger.warning(
                 "partition %d: its snapshot is incomplete; applying the log from offset 0: %s",
@@ -74,16 +73,18 @@ async def find_snapshot(
                 unusable,
             )
             return None
-        return suspensions.snapshot_damaged(str(unusable))
+        raise PartitionSuspended(suspensions.snapshot_damaged(str(unusable))) from unusable
     if snapshot is None or snapshot.manifest.meta.next <= next_offset:
         return None
-    return await _misfit(snapshot.manifest, log, suspensions) or snapshot
+    await _check_fits(snapshot.manifest, log, suspensions)
+    return snapshot
 
 
-async def _misfit(manifest: Manifest, log: Log, suspensions: Suspensions) -> Suspension | None:
-    """Return why the log does not continue from a snapshot, if it does not."""
+async def _check_fits(manifest: Manifest, log: Log, suspensions: Suspensions) -> None:
     # The identity comes first: a meta of another layout cannot be read.
-    return suspensions.misfit(manifest.identity) or await unfit(manifest.meta, log, suspensions)
+    if misfit := suspensions.misfit(manifest.identity):
+        raise PartitionSuspended(misfit)
+    await check_continues(manifest.meta, log, suspensions)
 
 
 async def restore(world: World, guard: Guard, snapshot: Snapshot, suspensions: Suspensions) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
@@ -35,9 +35,8 @@ from streams.store.snapshot import (
     changed_since,
 )
 from streams.store.store_port import Unpaged, Verdict
-from streams.store.writer import PartitionWriter
-from streams.worker.merge import Expect, Quiet
-from streams.worker.ports import SnapshotTopic
+from streams.worker.merge import Merger
+from streams.worker.ports import Owner, SnapshotTopic
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -63,51 +62,38 @@ class SnapshotWriter:
             not known.
     """
 
-    def __init__(
-        self,
-        topic: SnapshotTopic,
-        every: float,
-        log: tuple[bytes, int],
-        writer: PartitionWriter,
-        quiet: Quiet,
-        expect_ok: Expect,
-    ) -> None:
+    def __init__(self, owner: Owner, merger: Merger, topic: SnapshotTopic, every: float) -> None:
         """Prepare; nothing is written yet.
 
         Args:
+            owner: of the partition.
+            merger: of the partition.
             topic: receives the snapshots.
             every: seconds from one snapshot to the next; 0: none is written.
-            log: the topic id of the log, and P.
-            writer: of the partition.
-            quiet: see ``merge``.
-            expect_ok: ends the worker if Redis is not in the state that the owner left.
         """
         self.reached: int | None = None
-        self._topic = topic
+        self._owner, self._writer = owner, owner.writer
+        self._merger, self._topic = merger, topic
         self._every = every
-        self._log = log
-        self._writer = writer
-        self._quiet = quiet
-        self._expect_ok = expect_ok
         self._time = asyncio.get_running_loop().time
         self._due_at = self._time() + min(every, FIRST_AFTER)
         self._begun = False
         self._last: Snapshot | None = None
 
-    def is_due(self, position: int) -> bool:
-        """Return whether a snapshot should be written now.
-
-        Args:
-            position: the offset up to which Redis has everything.
-        """
-        is_behind = not self._begun or changed_since(self._last, position, *self._log)
+    def is_due(self) -> bool:
+        """Return whether a snapshot should be written now."""
+        is_behind = not self._begun or self._is_behind(self._owner.next)
         return bool(self._every) and self._time() >= self._due_at and is_behind
 
-    async def run(self, merge: Callable[[], Awaitable[None]]) -> None:
+    def _is_behind(self, position: int) -> bool:
+        state = self._owner.ledger.state
+        return changed_since(self._last, position, state.topic, state.partitions)
+
+    async def run(self) -> None:
         """Write a snapshot, if the state has advanced."""
         began = self._time()
         try:
-            await self._write(merge)
+            await self._write()
         except NotWritten:
             self._begun = False
         except (NotSent, LogUnavailable) as error:
@@ -145,19 +131,19 @@ class SnapshotWriter:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._topic.stop(), STOP_WITHIN)
 
-    async def _write(self, merge: Callable[[], Awaitable[None]]) -> None:
+    async def _write(self) -> None:
         if not self._begun:
             await self._begin()
         # Step 2.
-        await merge()
+        await self._merger.run()
         # Step 3.
         async with self._may_write():
             unpaged, hashes = await self._writer.unpaged(), self._writer.hashes
             if isinstance(unpaged, Verdict):
-                self._expect_ok(unpaged, "a snapshot")
+                self._owner.expect_ok(unpaged, "a snapshot")
                 return
         reached = int(unpaged.fields["next"])
-        if not changed_since(self._last, reached, *self._log):
+        if not self._is_behind(reached):
             return
         # Step 4.
         began = self._time()
@@ -204,7 +190,7 @@ class SnapshotWriter:
         async with self._may_write():
             found = await self._writer.unpaged()
             verdict = found if isinstance(found, Verdict) else Verdict.DAMAGED
-            self._expect_ok(verdict, "reading pages for a snapshot")
+            self._owner.expect_ok(verdict, "reading pages for a snapshot")
         raise NotWritten
 
     async def _finish(
@@ -245,7 +231,7 @@ class SnapshotWriter:
         Raises:
             NotWritten: the partition is no longer decided here.
         """
-        async with self._quiet() as may_write:
+        async with self._owner.settled() as may_write:
             if not may_write:
                 raise NotWritten
             yield

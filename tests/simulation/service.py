@@ -71,7 +71,7 @@ class Service:
             owned = {} if decides_nothing else process.owned.by_partition
             for partition, one in owned.items():
                 is_other = what == "other-partitions" or partition in self.world.lost
-                if is_other and one.processor.state is ProcessorState.RUNNING:
+                if is_other and one.state is ProcessorState.RUNNING:
                     raise Wrong(f"{process.name} decides {partition}: {what}")
 
     def _is_any_paused(self) -> bool:
@@ -94,8 +94,8 @@ class Service:
         for process in self.slots:
             if process.name == owner and not process.is_dead:
                 owned = process.owned.by_partition.get(partition)
-                if owned is not None and owned.processor.state is ProcessorState.RUNNING:
-                    return owned.processor
+                if owned is not None and owned.state is ProcessorState.RUNNING:
+                    return owned
         return None
 
     async def operate(self) -> None:

@@ -41,8 +41,9 @@ def on_memory(scenario: Scenario) -> None:
     client = MemoryClient(broker)
 
     async def begun() -> None:
-        ports = client, client.read_log, client, client.odometer_producer_of, client.snapshots_of
-        bench = Bench(*ports, MemoryHand(broker))
+        ports = client.look, client.read_log, client
+        of_partitions = client.odometer_producer_of, client.snapshots_of
+        bench = Bench(*ports, *of_partitions, MemoryHand(broker))
         await scenario(bench)
 
     asyncio.run(begun())

@@ -108,15 +108,15 @@ def ends_of_the_log_not_compared() -> Patches:
 @mutation
 def trims_taken_for_another_log() -> Patches:
     """An acquisition does not read the start of the log again if the last record is missing."""
-    real = ownership.unfit
+    real = ownership.check_continues
 
-    async def unfit(meta: Any, log: Any, stops: Suspensions) -> Suspension | None:
+    async def check(meta: Any, log: Any, stops: Suspensions) -> None:
         async def before(_: int) -> Extent:
             return Extent(stops.log_start, stops.log_end)
 
-        return await real(meta, SimpleNamespace(record=log.record, extent=before), stops)
+        await real(meta, SimpleNamespace(record=log.record, extent=before), stops)
 
-    yield replaced(ownership, "unfit", unfit)
+    yield replaced(ownership, "check_continues", check)
 
 
 @mutation

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from streams.kafka.results import Missing
 from streams.store import snapshot
 from streams.worker import (
-    continuity,
     inbox,
     merge,
     odometer_publisher,
@@ -27,29 +26,30 @@ def lock_not_held() -> Patches:
     """Pages are written while memory is ahead of Redis."""
 
     @asynccontextmanager
-    async def quiet(self: Any) -> AsyncIterator[bool]:
+    async def settled(self: Any) -> AsyncIterator[bool]:
         yield self.state is processor.ProcessorState.RUNNING
 
-    yield replaced(processor.Processor, "quiet", quiet)
+    yield replaced(processor.Processor, "settled", settled)
 
 
 @mutation
 def deltas_deleted_before_pages_are_written() -> Patches:
     """A merge deletes deltas before the pages that cover them are written."""
 
-    async def run(self: Any, position: Callable[[], int]) -> None:
-        async with self._quiet() as may_write:
+    async def run(self: Any) -> None:
+        owner = self._owner
+        async with owner.settled() as may_write:
             if not may_write:
                 return
-            covered, reached = self._writer.backlog, position()
+            covered, reached = self._writer.backlog, owner.next
             names = self._ledger.state.unmerged()
-            self._expect_ok(await self._writer.drop(covered, reached), "trim")
+            owner.expect_ok(await self._writer.drop(covered, reached), "trim")
         for name in names:
-            async with self._quiet() as may_write:
+            async with owner.settled() as may_write:
                 if not may_write:
                     return
                 page = {name: self._ledger.state.take_page(name)}
-                self._expect_ok(await self._writer.merge(position(), page), "merging deltas")
+                owner.expect_ok(await self._writer.merge(owner.next, page), "merging deltas")
 
     yield replaced(merge.Merger, "run", run)
 
@@ -170,16 +170,13 @@ def snapshots_not_fenced() -> Patches:
 @mutation
 def holes_ignored() -> Patches:
     """Lost records of the log count as control records."""
-    real = continuity.Gaps.__init__
+    real = processor.Processor._missing
 
-    def init(self: Any, taken: Any, proof: Any, stops: Any, end: Any) -> None:
-        async def lenient(first: int, last: int) -> Missing:
-            found = await proof(first, last)
-            return Missing.NOTHING_TO_APPLY if found is Missing.HOLE else found
+    async def lenient(self: Any, first: int, last: int) -> Missing:
+        found = await real(self, first, last)
+        return Missing.NOTHING_TO_APPLY if found is Missing.HOLE else found
 
-        real(self, taken, lenient, stops, end)
-
-    yield replaced(continuity.Gaps, "__init__", init)
+    yield replaced(processor.Processor, "_missing", lenient)
 
 
 @mutation

@@ -55,7 +55,7 @@ class Owner(Worker):
 
     @property
     def merger(self):
-        return self.partitions.by_partition[0].processor.merger
+        return self.partitions.by_partition[0].merger
 
     @asynccontextmanager
     async def merging(self):

@@ -7,7 +7,6 @@ import pytest
 from streams.ledger.ledger import Ledger
 from streams.records import Erase, encode
 from streams.store.store_port import decode_pulse
-from streams.worker.heartbeat import Heartbeat
 from streams.worker.ports import Ending
 from tests.unit.ledger.roster_logs import begun
 from tests.unit.worker.processors import Ended, Record, bench
@@ -49,7 +48,7 @@ NOT_AS_IT_WAS = {
 def test_an_idle_partition_notices_at_its_next_beat_that_redis_is_not_what_it_was(change, reason):
     async def scenario():
         made = bench()
-        heartbeat = Heartbeat(made.processor)
+        heartbeat = made.processor.heartbeat
         made.processor.start()
         earlier = made.store.copy()
         await made.arrive(Record(0))
@@ -69,7 +68,7 @@ def test_an_idle_partition_notices_at_its_next_beat_that_redis_is_not_what_it_wa
 def test_a_commit_under_way_is_not_taken_for_somebody_elses_write():
     async def scenario():
         made = bench()
-        heartbeat = Heartbeat(made.processor)
+        heartbeat = made.processor.heartbeat
         made.gate.hold("store.committed")
         made.processor.start()
         await made.arrive(Record(0))
@@ -89,7 +88,7 @@ def test_a_beat_says_whether_users_were_erased_without_a_key(keys):
     async def scenario():
         log = begun([7, 8])
         made = bench(Ledger(0, 1, erasure_keys=keys), offsets=20)
-        heartbeat = Heartbeat(made.processor)
+        heartbeat = made.processor.heartbeat
         made.processor.start()
         await made.arrive(*(Record(at, value) for at, value in enumerate(log.records)))
         await made.until(lambda: made.processor.next == len(log.records))
@@ -110,7 +109,7 @@ def test_a_partition_that_is_not_decided_gives_no_sign_of_life():
         made.processor.start()
         await made.processor.pause()
         made.store.restore({})
-        await Heartbeat(made.processor).beat(0)
+        await made.processor.heartbeat.beat(0)
         assert made.store.contents(0).alive == {}
 
     asyncio.run(scenario())

@@ -129,10 +129,10 @@ def test_a_rebalance_without_another_owner_goes_on_with_what_is_in_memory():
         worker = Worker(cluster, "only")
         await worker.acquire()
         await worker.decide()
-        loaded = worker.partitions.by_partition[0].processor
+        loaded = worker.partitions.by_partition[0]
         await worker.partitions.pause()
         assert await worker.acquire() == {0: 4, 1: 4}
-        assert worker.partitions.by_partition[0].processor is loaded
+        assert worker.partitions.by_partition[0] is loaded
         cluster.broker.norms(0).append(b"one more")
         await worker.decide()
         assert cluster.rejected(0) == dict.fromkeys(range(5), 1)

@@ -39,7 +39,7 @@ class Past(Cluster):
             for partition, owned in before.partitions.by_partition.items():
                 if erases:
                     await self.until_outbox_is_empty(partition)
-                await owned.processor.snapshot()
+                await owned.snapshot()
                 await owned.heartbeat.beat(None)
             await before.leave()
         return self
@@ -468,7 +468,7 @@ class Keyed(Worker):
 
     @property
     def processor(self):
-        return self.partitions.by_partition[0].processor
+        return self.partitions.by_partition[0]
 
     async def decide(self):
         await self.deliver(0)

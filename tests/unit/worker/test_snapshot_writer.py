@@ -15,7 +15,7 @@ from tests.unit.worker.test_ownership import Cluster, Worker
 
 
 def processor_of(worker, partition=0):
-    return worker.partitions.by_partition[partition].processor
+    return worker.partitions.by_partition[partition]
 
 
 async def at_work(cluster, name="owner", **settings):
@@ -169,15 +169,17 @@ def test_a_snapshot_is_due_after_its_time_and_only_if_there_is_anything_new():
     async def scenario():
         worker = await at_work(Cluster(), snapshot_every=600.0)
         processor = processor_of(worker)
-        assert not processor.snapshots.is_due(4)
+        assert not processor.snapshots.is_due()
         await asyncio.sleep(FIRST_AFTER)
-        assert processor.snapshots.is_due(4)
+        assert processor.snapshots.is_due()
         await processor.snapshot()
+        processor.next = 5
         await asyncio.sleep(599.0)
-        assert not processor.snapshots.is_due(5)
+        assert not processor.snapshots.is_due()
         await asyncio.sleep(1.0)
-        assert processor.snapshots.is_due(5)
-        assert not processor.snapshots.is_due(4)
+        assert processor.snapshots.is_due()
+        processor.next = 4
+        assert not processor.snapshots.is_due()
         await worker.leave()
 
     run_in_virtual_time(scenario())
@@ -187,7 +189,7 @@ def test_no_snapshot_is_due_if_none_are_wanted():
     async def scenario():
         worker = await at_work(Cluster(), snapshot_every=0.0)
         await asyncio.sleep(10 * FIRST_AFTER)
-        assert not processor_of(worker).snapshots.is_due(4)
+        assert not processor_of(worker).snapshots.is_due()
         await worker.leave()
 
     run_in_virtual_time(scenario())
@@ -203,10 +205,11 @@ def test_snapshots_take_no_more_than_their_share_of_the_time():
         await asyncio.sleep(10.0)
         send.set_result(None)
         await snapshot
+        processor.next = 5
         await asyncio.sleep(10.0 / TIME_SHARE - 1.0)
-        assert not processor.snapshots.is_due(5)
+        assert not processor.snapshots.is_due()
         await asyncio.sleep(1.0)
-        assert processor.snapshots.is_due(5)
+        assert processor.snapshots.is_due()
         await worker.leave()
 
     run_in_virtual_time(scenario())
