@@ -66,7 +66,7 @@ from accounting.filters.measure_filters import (
     StepsFilter,
     ZcdpFilter,
 )
-from accounting.filters.per_user_order import PerUserOrderFilter, best_order
+from accounting.filters.per_user_order import best_order
 from accounting.measures import (
     MEASURES,
     Measure,
@@ -109,7 +109,6 @@ __all__ = [
     "MeasureName",
     "Mechanism",
     "NormGrid",
-    "PerUserOrderFilter",
     "PoissonGaussian",
     "PoissonRecords",
     "PureDP",

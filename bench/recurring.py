@@ -12,8 +12,8 @@ import numpy as np
 
 from accounting import (
     MEASURES,
-    PerUserOrderFilter,
     PoissonGaussian,
+    RenyiFilter,
     best_order,
     candidate_orders,
 )
@@ -66,7 +66,7 @@ def measure(users: int, rounds: int) -> Times:
     """DP-SGD at (8, 1e-5), rate 0.001, noise 1.1 C; who has spent what, and levels, at random."""
     times = Times(users)
     rng = np.random.default_rng(users)
-    rule = PerUserOrderFilter(*candidate_orders(8.0, 1e-5))
+    rule = RenyiFilter(*candidate_orders(8.0, 1e-5))
     charges, others = (
         MEASURES["renyi"].cost_table(PoissonGaussian(noise, 1e-3), 1.0, _LEVELS, rule.orders)
         for noise in (1.1, 1.2)

@@ -152,6 +152,14 @@ class BudgetFilter(ABC):
             InvalidInput: for `PureDP`, which has no norm to clip, and for a mechanism that the
                 measure does not cover.
         """
+        granted = self.largest_norms(state, mechanism, norms)
+        charged = self.charge_granted(state, mechanism, norms, granted)
+        return state + charged, granted, charged
+
+    def largest_norms(
+        self, state: IntArray, mechanism: Mechanism, norms: npt.ArrayLike
+    ) -> FloatArray:
+        """Return the norms that `grant_units` grants, shape (n,)."""
         if isinstance(mechanism, PureDP):
             raise InvalidInput(
                 "mechanism",
@@ -165,10 +173,8 @@ class BudgetFilter(ABC):
         charged = self._charge(mechanism, granted)
         short = np.flatnonzero(~fits(spent, charged, np.array(self.budget_units)))
         if short.size:
-            norms, costs = self._last_grant(mechanism, granted[short], spent[short])
-            # Transposed, because there may be an axis of orders.
-            granted[short], charged[short] = norms, (costs.T * (norms > 0)).T
-        return state + charged, granted, charged
+            granted[short] = self._largest(mechanism, granted[short], spent[short])
+        return granted
 
     def charge_granted(
         self,
@@ -201,8 +207,7 @@ class BudgetFilter(ABC):
 
         Raises:
             InvalidInput: for granted norms above the norms asked for, or above what this filter can
-                pay for; for smaller grants of `PoissonGaussian`, which no formula inverts; and for
-                a mechanism that the measure does not cover.
+                pay for; and for a mechanism that the measure does not cover.
         """
         asked, least = norm_vector("norms", norms), norm_vector("granted", granted)
         spent = self._checked(state)
@@ -230,10 +235,8 @@ class BudgetFilter(ABC):
         """Return the charge of each norm in units, of the shape of the state."""
 
     @abstractmethod
-    def _last_grant(
-        self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
-    ) -> tuple[FloatArray, IntArray]:
-        """Return (largest norms that fit, charges) for `norms` that do not fit."""
+    def _largest(self, mechanism: Mechanism, norms: FloatArray, spent: IntArray) -> FloatArray:
+        """Return the largest norms that fit, for `norms` that do not fit."""
 
     @abstractmethod
     def _to_the_end(

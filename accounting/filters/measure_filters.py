@@ -50,6 +50,7 @@ from accounting.exact.units import MAX_BUDGET_UNITS, budget_units
 from accounting.filters.budget_filter import BudgetFilter
 
 _GRANT_ULPS = 2**32  # of 2**-52 each: the precision of the search for a granted norm
+_LARGEST = np.finfo(np.float64).max
 _NEARLY = 1.0 - 2.0**-48  # of the largest norm that fits, which is itself rounded down
 
 
@@ -66,11 +67,8 @@ class _OneBudgetFilter(BudgetFilter):
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
         return self.cost.units(mechanism, norms)
 
-    def _last_grant(
-        self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
-    ) -> tuple[FloatArray, IntArray]:
-        left = self._left(spent)
-        return self.cost.norms_within(mechanism, left), left
+    def _largest(self, mechanism: Mechanism, norms: FloatArray, spent: IntArray) -> FloatArray:
+        return self.cost.norms_within(mechanism, self._left(spent))
 
     def _to_the_end(
         self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
@@ -150,11 +148,8 @@ class StepsFilter(BudgetFilter):
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
         return self.shape.units(mechanism, norms)
 
-    def _last_grant(
-        self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
-    ) -> tuple[FloatArray, IntArray]:
-        left = self._left(spent) >= ONE_STEP
-        return left * self.shape.largest_norm(mechanism), left * np.int64(ONE_STEP)
+    def _largest(self, mechanism: Mechanism, norms: FloatArray, spent: IntArray) -> FloatArray:
+        return np.where(self._left(spent) >= ONE_STEP, self.shape.largest_norm(mechanism), 0.0)
 
     def _to_the_end(
         self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
@@ -196,30 +191,24 @@ class RenyiFilter(BudgetFilter):
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
         return renyi_units(mechanism, norms, self.orders)
 
-    def _last_grant(
-        self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
-    ) -> tuple[FloatArray, IntArray]:
-        rows = np.arange(norms.size)
+    def _largest(self, mechanism: Mechanism, norms: FloatArray, spent: IntArray) -> FloatArray:
         left = self._left(spent)
         if isinstance(mechanism, PoissonGaussian | PoissonRecords):
-            granted, tightest = self._largest_within(mechanism, norms, left)
-        elif isinstance(mechanism, Laplace):
-            payable_norms = self._laplace_norms_within(mechanism, left)
-            tightest = payable_norms.argmin(axis=1)
-            granted = payable_norms[rows, tightest]
-        else:
-            payable = units_within_orders(left, np.array(self.orders))
-            tightest = payable.argmin(axis=1)
-            granted = ZCDP.norms_within(mechanism, payable[rows, tightest])
-        charges = self._charge(mechanism, granted)
-        charges[rows, tightest] = left[rows, tightest]
-        return granted, charges
+            return self._bisected(mechanism, norms, left)
+        if isinstance(mechanism, Laplace):
+            return np.asarray(self._laplace_norms_within(mechanism, left).min(axis=1))
+        payable = units_within_orders(left, np.array(self.orders))
+        return ZCDP.norms_within(mechanism, payable.min(axis=1))
 
     def _to_the_end(
         self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
     ) -> IntArray:
         left, rows = self._left(spent), np.arange(granted.size)
-        if isinstance(mechanism, Laplace):
+        if isinstance(mechanism, PoissonGaussian | PoissonRecords):
+            above = (granted.view(np.int64) + _GRANT_ULPS).view(np.float64)
+            exceeded = self._charge(mechanism, np.minimum(above, _LARGEST)) > left
+            tightest, ends = exceeded.argmax(axis=1), exceeded.any(axis=1)
+        elif isinstance(mechanism, Laplace):
             payable_norms = self._laplace_norms_within(mechanism, left)
             tightest = payable_norms.argmin(axis=1)
             ends = granted >= payable_norms[rows, tightest] * _NEARLY
@@ -240,10 +229,10 @@ class RenyiFilter(BudgetFilter):
         by_order = ZCDP.norms_within(mechanism, units_within_orders(left, np.array(self.orders)))
         return np.maximum(by_order, PURE.norms_within(mechanism, left))
 
-    def _largest_within(
+    def _bisected(
         self, mechanism: PoissonGaussian | PoissonRecords, norms: FloatArray, left: IntArray
-    ) -> tuple[FloatArray, IntArray]:
-        """Return (norms that fit, the first order that slightly larger norms exceed).
+    ) -> FloatArray:
+        """Return norms that fit, while slightly larger ones do not.
 
         Rounding makes costs monotone in the norm only up to the last digits; bisection does not
         depend on these.
@@ -254,8 +243,7 @@ class RenyiFilter(BudgetFilter):
 
         # Norm 0 costs nothing and fits, even if nothing is left.
         ends = np.where((left == 0).any(axis=1), 0.0, norms)
-        granted, above = bisected_floats(fits, ends, _GRANT_ULPS)
-        return granted, (self._charge(mechanism, above) > left).argmax(axis=1)
+        return bisected_floats(fits, ends, _GRANT_ULPS)[0]
 
     def _set_orders(self, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:
         alphas = renyi_orders("orders", orders)

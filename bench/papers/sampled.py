@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import MEASURES, PoissonGaussian, candidate_orders
-from accounting.filters.per_user_order import PerUserOrderFilter
+from accounting.filters.measure_filters import RenyiFilter
 from accounting.release.clipping import norm_products, row_norms
 from bench.papers.images import CLASSES, Images
 from bench.papers.rows import with_error
@@ -61,7 +61,7 @@ def noise_of(epsilon: float, steps: int, rate: float, clip_norm: float) -> float
 def worst_case_steps(epsilon: float, noise_stddev: float, rate: float, clip_norm: float) -> int:
     """How often the clip norm is admitted at this noise."""
     ladder = candidate_orders(epsilon, DELTA)
-    rule = PerUserOrderFilter(ladder.orders, ladder.budgets)
+    rule = RenyiFilter(ladder.orders, ladder.budgets)
     mechanism = PoissonGaussian(noise_stddev, rate)
     units = MEASURES["renyi"].charge_units(mechanism, [clip_norm], orders=rule.orders)[0]
     return int((np.array(rule.budget_units) // units).max())

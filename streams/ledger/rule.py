@@ -5,18 +5,13 @@ Whether a user can pay, and what a payment changes, is decided in ``accounting.f
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import (
-    InvalidInput,
-    Mechanism,
-    PerUserOrderFilter,
-    best_order,
-    checked_cost_table,
-)
+from accounting import BudgetFilter, InvalidInput, Mechanism, best_order, checked_cost_table
 from accounting.filters.account_terms import AccountCostTable, AccountTerms, Orders
 from accounting.filters.payment import Payment, any_order
 from streams.ledger.columns import Numbers
@@ -64,7 +59,7 @@ class NormPayment(Payment):
         norms: NDArray[np.float64],
         reserve: float = 0.0,
     ) -> None:
-        self._filter, self._mechanism, self._norms = rule.filter, mechanism, norms
+        self._rule, self._mechanism, self._norms = rule, mechanism, norms
         self.order, self.bound = rows.order, rows.bound
         cost = rule.charge_units(mechanism, norms)
         if rule.binds:
@@ -78,26 +73,41 @@ class NormPayment(Payment):
         """Return the largest norm that this budget alone grants these users (positions)."""
         granted, budgets = np.zeros(len(users)), self._of(self._budgets, users)
         # Users with nothing left are granted nothing, at once: often most of those who are short.
-        some = np.flatnonzero(~any_order(self._state(users)[0] >= budgets))
-        if len(some):
-            state, asked = self._state(users[some]), self._norms[users[some]]
-            granted[some] = self._filter.grant_units(*state, self._mechanism, asked)[1]
+        some = np.flatnonzero(~any_order(self._spent(users) >= budgets))
+        for rule, group in self._groups(users[some]):
+            at = some[group]
+            state, asked = self._state(users[at]), self._norms[users[at]]
+            granted[at] = rule.largest_norms(state, self._mechanism, asked)
         return granted
 
     def charge_for(self, users: Numbers, amounts: NDArray[np.float64]) -> None:
         """Charge these users (positions) for these norms, none of which is higher."""
         self.cost[users] = 0
         some = np.flatnonzero(amounts)
-        if len(some):
-            users, granted = users[some], amounts[some]
-            state, asked = self._state(users), self._norms[users]
-            self.cost[users] = self._filter.charge_granted(*state, self._mechanism, asked, granted)
+        for rule, group in self._groups(users[some]):
+            at = users[some[group]]
+            state, asked, granted = self._state(at), self._norms[at], amounts[some[group]]
+            charge = rule.charge_granted(state, self._mechanism, asked, granted)
+            self.cost[at] = charge if self.order is None else charge[:, 0]
 
-    def _state(self, users: Numbers) -> tuple[NDArray[Any], ...]:
-        """Return the filter's state for these users, as if what has to remain had been spent."""
+    def _groups(self, users: Numbers) -> Iterator[tuple[BudgetFilter, Numbers]]:
+        """Yield the filter of some users, and which of them it is: one for each order in use."""
+        if self.order is None:
+            groups = [(None, np.arange(len(users)))]
+        else:
+            order = self.order[users]
+            groups = [(at, np.flatnonzero(order == at)) for at in np.unique(order).tolist()]
+        yield from ((self._rule.filter_at(at), group) for at, group in groups if len(group))
+
+    def _spent(self, users: Numbers) -> Numbers:
+        """Return the spends of these users, as if what has to remain had been spent."""
         kept, usable = self._of(self._kept, users), self._of(self._usable, users)
-        spent = np.asarray(np.minimum(self.spent[users], usable) + kept)
-        return (spent,) if self.order is None else (spent, self.order[users])
+        return np.asarray(np.minimum(self.spent[users], usable) + kept)
+
+    def _state(self, users: Numbers) -> Numbers:
+        """Return the same as a state of the filter, which has an axis of orders, if only of one."""
+        spent = self._spent(users)
+        return spent if self.order is None else spent[:, np.newaxis]
 
 
 class Rule:
@@ -105,7 +115,6 @@ class Rule:
 
     Attributes:
         terms: budgets and odometer, for charges in units.
-        filter: grants norms within the budgets.
         orders: the numbers per user in ``spent``; None for one, in rows without an axis.
         binds: whether each user is bound to a Rényi order.
         block_users: the number of users to charge at a time.
@@ -119,10 +128,14 @@ class Rule:
         kind: Orders = "per-user" if self.binds else "all" if self._measure.per_order else "none"
         self.terms = AccountTerms(tuple(policy.budget), tuple(policy.odometer_step), kind)
         self.orders = len(policy.orders) if kind == "all" else None
-        self.filter: Any = filter_of(policy)
-        if self.binds:
-            self.filter = PerUserOrderFilter.from_units(policy.orders, policy.budget)
+        self._filter = filter_of(policy)
         self.block_users = max(1, _BLOCK_NUMBERS // len(policy.budget))
+
+    def filter_at(self, order: int | None) -> BudgetFilter:
+        """Return the filter of users who are bound to this order; None: who are not bound."""
+        if order is None:
+            return self._filter
+        return self._measure.filter_of([self._policy.budget[order]], [self._policy.orders[order]])
 
     def charge_units(self, mechanism: Mechanism, norms: NDArray[np.float64]) -> Numbers:
         """Return the cost of each norm, (n,) or (n, orders)."""

@@ -13,8 +13,8 @@ from scipy.stats import norm as normal
 
 from accounting import (
     MEASURES,
-    PerUserOrderFilter,
     PoissonGaussian,
+    RenyiFilter,
     StepsFilter,
     StepShape,
     candidate_orders,
@@ -170,7 +170,7 @@ def test_the_renyi_filter_admits_fewer_steps() -> None:
     epsilon, delta, step = 1.828, 1e-5, PoissonGaussian(1.0, 0.01)
     orders, budgets = candidate_orders(epsilon, delta)
     units = MEASURES["renyi"].charge_units(step, [1.0], orders)[0]
-    rule = PerUserOrderFilter(orders, budgets)
+    rule = RenyiFilter(orders, budgets)
     renyi = max(b // u for b, u in zip(rule.budget_units, units.tolist(), strict=True))
     counted = int(steps_measure(StepShape(0.01, 1.0)).budgets_for(epsilon, delta)[0])
     assert 650 < renyi < 700 < 990 < counted

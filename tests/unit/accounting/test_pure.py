@@ -15,7 +15,6 @@ from accounting import (
     MEASURES,
     InvalidInput,
     Laplace,
-    PerUserOrderFilter,
     PureDP,
     PureDPFilter,
     RenyiFilter,
@@ -192,7 +191,7 @@ def test_what_a_ledger_charges_pure_steps_is_no_less_than_their_divergence(mecha
 def test_large_orders_charge_a_pure_step_no_more_than_its_epsilon() -> None:
     assert MEASURES["renyi"].charge_units(PureDP(), [2.0], [100.0])[0, 0] == 2 * 2**44
     assert renyi_cost(PureDP(), [2.0], [100.0])[0, 0] == pytest.approx(1.99872, abs=1e-5)
-    rule = PerUserOrderFilter(*candidate_orders(8.0, 1e-5))
+    rule = RenyiFilter(*candidate_orders(8.0, 1e-5))
     most = {}
     for mechanism in (Laplace(1.0), PureDP()):
         for eps in (0.5, 1.0, 2.0):

@@ -12,7 +12,6 @@ from accounting import (
     MEASURES,
     Gaussian,
     GdpFilter,
-    PerUserOrderFilter,
     PoissonGaussian,
     RenyiFilter,
     advance_units,
@@ -20,6 +19,7 @@ from accounting import (
     candidate_orders,
 )
 from accounting.filters.account_terms import AccountCostTable, AccountTerms
+from accounting.filters.admission import pay
 from accounting.filters.recurring import BudgetAccount, RecurringCharge
 from accounting.filters.roster_columns import HALTED
 from tests.unit.accounting.step_by_step import Balances, Columns, slot_maps
@@ -52,7 +52,7 @@ def random_levels(users: int, seed: int = 0) -> np.ndarray:
 
 def test_sampled_steps_are_charged_as_the_filter_of_the_per_user_order_charges() -> None:
     users = 3000
-    rule = PerUserOrderFilter(*candidate_orders(2.0, 1e-5))
+    rule = RenyiFilter(*candidate_orders(2.0, 1e-5))
     charges = MEASURES["renyi"].cost_table(PoissonGaussian(0.9, 0.03), 1.0, 100, rule.orders)
     levels = random_levels(users)
     order = best_order(charges, rule.budget_units)[levels]
@@ -62,7 +62,8 @@ def test_sampled_steps_are_charged_as_the_filter_of_the_per_user_order_charges()
     )
     account.balances.order[:] = order
     recurring, _ = begun(account, np.arange(users), levels)
-    spent, base = rule.initial_state(users), rule.initial_state(users)
+    budgets = np.array(rule.budget_units)[order]
+    spent, base = np.zeros(users, dtype=np.int64), np.zeros(users, dtype=np.int64)
     ticks, admitted = np.ones(users, dtype=np.int64), np.ones(users, dtype=np.bool_)
     rng = np.random.default_rng(1)
     settled = halts = 0
@@ -72,7 +73,7 @@ def test_sampled_steps_are_charged_as_the_filter_of_the_per_user_order_charges()
         tables = None if step else table(account, charges)
         outcome = recurring.step(tables, listed, levels[listed])
         cost = charges[levels, order]
-        after, fits = rule.admit_units(spent, order, cost)
+        after, fits = pay(spent, cost, budgets)
         used, risen = advance_units(spent - base, ticks, after - spent, tick_sizes[order][:, None])
         assert outcome.halted.tolist() == np.flatnonzero(admitted & ~fits).tolist()
         assert outcome.readmitted.tolist() == np.flatnonzero(~admitted & fits).tolist()

@@ -27,7 +27,6 @@ from accounting import (
     Laplace,
     Mechanism,
     NormGrid,
-    PerUserOrderFilter,
     PoissonGaussian,
     PoissonRecords,
     PureDP,
@@ -485,13 +484,11 @@ RULES: list[BudgetFilter] = [
     *(ZcdpFilter(0.3), GdpFilter(0.3), ZcdpFilter(0.0), RenyiFilter([2.0], [0.3])),
     *(PureDPFilter(0.3), StepsFilter(StepShape(1.0, 2.0), 3), StepsFilter(StepShape(0.1, 2.0), 3)),
 ]
-OWN = PerUserOrderFilter([2.0, 4.0], [0.3, 0.5])
 
 
 def of_mechanisms() -> Iterator[Refused]:
-    start = np.zeros(1, dtype=np.int64)
     for m in MECHANISMS:
-        for call in (zcdp_cost, gdp_cost, OWN.bind):
+        for call in (zcdp_cost, gdp_cost):
             yield takes(partial(call, m), [1.0])
         for cost in (renyi_cost, poisson_gaussian_divergence, MEASURES["renyi"].charge_units):
             yield takes(partial(cost, m), [1.0], ORDERS)
@@ -505,12 +502,10 @@ def of_mechanisms() -> Iterator[Refused]:
             yield takes(lambda s, n, c, rule=rule, m=m: rule.grant(s, m, n, c), first, [1.0], 1.0)
             yield takes(lambda n, rule=rule, m=m: LocalFilter(rule).admit(m, n), 0.1)
             yield takes(lambda n, c, rule=rule, m=m: LocalFilter(rule).grant(m, n, c), 0.1, 1.0)
-        for own in (OWN.admit_norms, OWN.grant_units):
-            yield takes(lambda s, n, own=own, m=m: own(s, FIRST[:1], m, n), start, [0.1])
 
 
 def of_filters() -> Iterator[Refused]:
-    start, rogers = np.zeros(1, dtype=np.int64), RogersFilter(1.0, 1e-5)
+    rogers = RogersFilter(1.0, 1e-5)
     for rule in RULES:
         state = rule.initial_state(1)
         yield takes(rule.admit, state, np.full(state.shape, 0.1))
@@ -520,9 +515,6 @@ def of_filters() -> Iterator[Refused]:
         yield takes(lambda cost, rule=rule: LocalFilter(rule).admit_cost(cost), 0.1)
     yield takes(rogers.admit_units, rogers.initial_state(1), rogers.initial_state(1))
     yield takes(rogers.exhausted, rogers.initial_state(1))
-    yield takes(PerUserOrderFilter, [2.0], [1.0])
-    yield takes(OWN.admit_units, start, FIRST[:1], start)
-    yield takes(OWN.remaining, start, FIRST[:1])
     yield takes(best_order, np.array([[1]]), [1])
     yield takes(PureDPFilter, 1.0)
 
