@@ -49,6 +49,9 @@ from streams.kafka.access import ROLES
 from streams.records import FALSE_POSITIVE_RATE, Reason
 from streams.records.terms import TERMS
 
+SIGNING_KEY: Final = arg(
+    "--key FILE", "a key of `turnstile keys new`, which signs the receipt", path_of
+)
 MOST_DAYS: Final = 3660
 """Days for which a link to a user's page can be valid."""
 
@@ -595,7 +598,7 @@ _REPLAY: Final = (
         FILE_OBSERVER,
         (
             arg("--receipt FILE", "write a receipt of the log if everything fits", path_of),
-            arg("--key FILE", "a key of `turnstile keys new`, which signs the receipt", path_of),
+            SIGNING_KEY,
             arg("--against RECEIPT", "an earlier receipt, which the log must continue", path_of),
             arg(
                 "--public-key FILE",
@@ -615,7 +618,7 @@ _REPLAY: Final = (
         ("timeout", "config", "budgets"),
         (
             arg("copy", "the new file; its receipt is COPY.receipt.json", path_of, metavar="COPY"),
-            arg("--key FILE", "a key of `turnstile keys new`, which signs the receipt", path_of),
+            SIGNING_KEY,
         ),
         ("mismatch", "verified_partition", "verdict"),
         "Charges wait while the file is copied, and not while the copy is verified. If something "
@@ -630,7 +633,7 @@ _REPLAY: Final = (
         (
             DATASET_NAME,
             AT_DELTA,
-            arg("--key FILE", "a key of `turnstile keys new`, which signs the receipt", path_of),
+            SIGNING_KEY,
             arg(
                 "--verified RECEIPT",
                 "the receipt of an earlier `turnstile verify`, instead of verifying now",

@@ -11,9 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from threading import BoundedSemaphore
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
+import numpy as np
 from msgspec.structs import asdict
 
 from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
@@ -47,6 +48,8 @@ from streams.sdk.decisions import StepDecision, refusing_budget
 from streams.sdk.errors import RequestRejected, RunIsClosed, invalid_requests
 from streams.sdk.roster import Roster
 from streams.sdk.run import Run
+
+Response = TypeVar("Response", bound=msgspec.Struct)
 
 MOST_HALTS: Final = 100_000
 """The maximum number of HALT events of a response."""
@@ -175,14 +178,7 @@ def charge(call: GatewayCall) -> ChargeDecision:
         reserve=body.reserve,
         timeout=call.deadline.left(),
     )
-    return ChargeDecision(
-        **_names(call.place),
-        step=decision.step,
-        admitted=decision.admitted.tolist(),
-        granted=decision.granted.tolist(),
-        exhausted=decision.exhausted.tolist(),
-        halted=_halted(run, decision),
-    )
+    return _filled(ChargeDecision, decision, **_names(call.place), halted=_halted(run, decision))
 
 
 def abandon(call: GatewayCall) -> AttemptState:
@@ -205,17 +201,7 @@ def charge_roster(call: GatewayCall) -> RosterStepDecision:
         norms=call.body.norms,
         timeout=call.deadline.left(),
     )
-    return RosterStepDecision(
-        **_names(call.place),
-        step=step.step,
-        admitted=step.admitted.tolist(),
-        exhausted=step.exhausted.tolist(),
-        clip_norms=step.clip_norms.tolist(),
-        halted=step.halted.tolist(),
-        readmitted=step.readmitted.tolist(),
-        sampling_rate=step.sampling_rate,
-        may_be_drawn=step.may_be_drawn,
-    )
+    return _filled(RosterStepDecision, step, **_names(call.place))
 
 
 _reading_halts = BoundedSemaphore(_READS_OF_HALTS)
@@ -237,19 +223,26 @@ def list_halts(call: GatewayCall) -> HaltList:
     return HaltList(halts=halts[:MOST_HALTS], is_complete=len(halts) <= MOST_HALTS)
 
 
+def _filled(kind: type[Response], source: object, **fields: Any) -> Response:
+    """Return a body with these fields; each of the others is the attribute of its name."""
+    for name in kind.__struct_fields__:
+        if name not in fields:
+            value = getattr(source, name)
+            fields[name] = value.tolist() if isinstance(value, np.ndarray) else value
+    return kind(**fields)
+
+
 def _names(place: Mapping[str, Any]) -> dict[str, str]:
     return {name: place[name] for name in ("dataset", "run", "attempt")}
 
 
 def _state(run: Run) -> AttemptState:
-    return AttemptState(
-        dataset=run.dataset,
+    return _filled(
+        AttemptState,
+        run,
         run=run.name,
         attempt=f"{run.attempt}-{run.token}",
         number=run.attempt,
-        step=run.step,
-        interrupted=run.interrupted,
-        min_separation=run.min_separation,
         policy=dataset_of(run.policy),
         outer=[dataset_of(policy) for policy in run.outer],
     )

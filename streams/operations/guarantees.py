@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import InvalidInput, Risk, from_units_down
+from accounting import InvalidInput, from_units_down
 from streams.records import Policy
 
 Units = NDArray[np.integer]
@@ -45,18 +45,6 @@ def budget_epsilon(policy: Policy, order: float | None, delta: float) -> float:
     return float(row.epsilon(row.stated(policy.budget[at : at + 1]), delta, [order]))
 
 
-def budget_risk(policy: Policy, order: float | None) -> Risk:
-    """Return the risk of a membership attack on one user that the budget allows.
-
-    The false-positive rate is the default one.
-
-    Args:
-        policy: of the dataset.
-        order: the user's own Rényi order, if the user has one.
-    """
-    return policy.risk(order=order if order in policy.orders else None)
-
-
 def spent_epsilon(
     policy: Policy, bound: Sequence[float], order: float | None, delta: float
 ) -> float | None:
@@ -74,18 +62,6 @@ def spent_epsilon(
     if policy.has_sampled_levels or spent_share(policy, bound, order) is None:
         return None
     return policy.spent_epsilon(bound, order, delta)
-
-
-def first_epsilon(policy: Policy, delta: float) -> float | None:
-    """Return the any-time epsilon of a user without an odometer record.
-
-    None if norm levels may follow sampling coins, because only the budget has an epsilon then.
-
-    Args:
-        policy: of the dataset.
-        delta: of the guarantee, strictly between 0 and 1.
-    """
-    return None if policy.has_sampled_levels else policy.first_epsilon(delta)
 
 
 def spent_share(policy: Policy, bound: Sequence[float], order: float | None) -> float | None:

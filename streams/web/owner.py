@@ -10,13 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from streams.operations.guarantees import (
-    budget_epsilon,
-    budget_risk,
-    first_epsilon,
-    spent_epsilon,
-    spent_share,
-)
+from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
 from streams.records import HALT_REASONS, Policy
 from streams.sdk.errors import ServiceUnavailable
 from streams.web.indexes import Episode, IndexFull
@@ -110,7 +104,7 @@ class Owners:
             "parents": policy.parents or [],
             "share_of": policy.share_of or None,
             "budget": budget_epsilon(policy, order, self._delta),
-            "risk": budget_risk(policy, order)._asdict(),
+            "risk": policy.risk(order=order if order in policy.orders else None)._asdict(),
             "only_budget": policy.has_sampled_levels,  # no smaller epsilon is a guarantee
             "spent": self._spent(policy, account, points),
             "points": points,
@@ -144,7 +138,7 @@ class Owners:
         shares = zip(policy.first_tick, policy.budget, strict=True)
         return {
             "time": None,
-            "epsilon": first_epsilon(policy, self._delta),
+            "epsilon": None if policy.has_sampled_levels else policy.first_epsilon(self._delta),
             "share": max(units / budget for units, budget in shares),
         }
 

@@ -10,7 +10,6 @@ import pytest
 from accounting import MEASURES, InvalidInput, from_units_down, renyi_to_epsilon
 from streams.operations.guarantees import (
     budget_epsilon,
-    first_epsilon,
     spent_epsilon,
     spent_share,
 )
@@ -84,7 +83,6 @@ def test_no_smaller_epsilon_with_sampled_levels(measure) -> None:
     bound = MEASURES[measure].stated(np.array(kept.budget) // 2).tolist()
     bound = bound if order is None else bound[3:4]
     assert spent_epsilon(kept, bound, order, 1e-5) is None
-    assert first_epsilon(kept, 1e-5) is None
     assert spent_share(kept, bound, order) == pytest.approx(0.5)
     assert 0 < budget_epsilon(kept, order, 1e-5) <= 1.0 + 1e-6
     with pytest.raises(InvalidInput):
