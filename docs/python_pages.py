@@ -377,7 +377,6 @@ PAGES = {
         "streams.trainers",
         more=(
             "streams.trainers.huggingface:HuggingFaceTrainer",
-            "streams.trainers.jax:individual_dp",
             "streams.trainers.jax:private_grad",
             "streams.trainers.torch:Settings",
             "streams.trainers.torch:restore",

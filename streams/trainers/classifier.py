@@ -1,7 +1,7 @@
 """Logistic regression with the interface of scikit-learn and individual accounting.
 
-scikit-learn is not needed. Where it is installed, the classifier is one of its estimators and works
-in its pipelines and searches (each fit charges again).
+The classifier is an estimator of scikit-learn, the extra ``sklearn``. It works in pipelines and
+searches (each fit charges again).
 
 Everything that is learnt from the data outside of the private steps is a release. So features are
 used as they are: scale them by bounds that are known without the data, not by their own mean and
@@ -14,16 +14,17 @@ users that comes from the data reveals that number exactly.
 
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from accounting.exact.invalid_input import quoted
-from streams.sdk.arguments import nearest_float, read_rows
-from streams.sdk.errors import InvalidRequest, Unusable
+from streams.sdk.arguments import nearest_float
+from streams.sdk.errors import InvalidRequest
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.examples import ExamplesByUser
@@ -42,94 +43,8 @@ from streams.trainers.steps import PrivateSteps
 _ENTRIES_AT_ONCE = 2**22
 """Gradient entries of the users that are computed together."""
 
-try:
-    from sklearn.base import BaseEstimator, ClassifierMixin
-    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-    class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-        """The base class of classifiers, from scikit-learn."""
-
-        def __sklearn_tags__(self) -> Any:
-            tags = super().__sklearn_tags__()
-            tags.non_deterministic = self.not_private_seed is None
-            tags.classifier_tags.poor_score = True  # of few users, under noise
-            return tags
-
-        def _read(self, rows: object, *, reset: bool) -> NDArray[np.float64]:
-            if reset and isinstance(rows, list | tuple | np.ndarray):
-                array = np.asarray(rows)
-                if array.dtype == object and array.size:  # an int beyond float64 is no error
-                    rows = np.vectorize(nearest_float, otypes=[object])(array)
-            return np.asarray(
-                validate_data(
-                    self,
-                    rows,
-                    reset=reset,
-                    dtype=np.float64,
-                    ensure_all_finite=not reset,
-                    ensure_min_samples=0 if reset else 1,
-                )
-            )
-
-        def _column(self, labels: NDArray[Any]) -> NDArray[Any]:
-            return np.asarray(column_or_1d(labels, warn=True))
-
-        def _check_fitted(self, attribute: str) -> None:
-            check_is_fitted(self, attribute)
-
-except ModuleNotFoundError:
-
-    class ClassifierBase:  # type: ignore[no-redef]
-        """The base class of classifiers where scikit-learn is not installed."""
-
-        n_features_in_: int
-
-        def get_params(self, deep: bool = True) -> dict[str, Any]:
-            """Return the constructor's arguments."""
-            names = list(inspect.signature(type(self).__init__).parameters)[1:]
-            return {name: getattr(self, name) for name in names}
-
-        def set_params(self, **params: Any) -> ClassifierBase:
-            """Set constructor arguments."""
-            unknown = params.keys() - self.get_params().keys()
-            if unknown:
-                raise InvalidRequest(
-                    f"{type(self).__name__} has no argument {quoted(min(unknown))}"
-                )
-            for name, value in params.items():
-                setattr(self, name, value)
-            return self
-
-        def score(self, rows: Any, labels: Any) -> float:
-            """Return the fraction of rows whose label is predicted correctly."""
-            return float(np.mean(self.predict(rows) == np.asarray(labels)))
-
-        def predict(self, rows: Any) -> NDArray[Any]:
-            """Return the label of each row."""
-            raise NotImplementedError
-
-        def _read(self, rows: object, *, reset: bool) -> NDArray[np.float64]:
-            checked = read_rows("X", rows)
-            if checked.ndim != 2 or not (reset or np.isfinite(checked).all()):
-                raise InvalidRequest(f"X has shape {checked.shape}; it must be (n, d) and finite")
-            if reset:
-                self.n_features_in_ = checked.shape[1]
-            if checked.shape[1] != self.n_features_in_:
-                raise InvalidRequest(
-                    f"X has {checked.shape[1]} features; it must have {self.n_features_in_}, as in "
-                    "fit"
-                )
-            return checked
-
-        def _column(self, labels: NDArray[Any]) -> NDArray[Any]:
-            return labels
-
-        def _check_fitted(self, attribute: str) -> None:
-            if not hasattr(self, attribute):
-                raise Unusable(f"{type(self).__name__} is not fitted yet: call fit first")
-
-
-class IndividualDPClassifier(ClassifierBase):
+class IndividualDPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Multinomial logistic regression, (epsilon, delta)-private for every user.
 
     Neighbouring datasets differ by adding or removing one user. By default the noise is what the
@@ -199,6 +114,12 @@ class IndividualDPClassifier(ClassifierBase):
         self.checkpoint = checkpoint
         self.not_private_seed = not_private_seed
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = self.not_private_seed is None
+        tags.classifier_tags.poor_score = True  # of few users, under noise
+        return tags
+
     def fit(
         self,
         X: ArrayLike,  # noqa: N803
@@ -224,7 +145,7 @@ class IndividualDPClassifier(ClassifierBase):
                 user was charged.
             TurnstileError: any error of a charge.
         """
-        rows = self._read(X, reset=True)
+        rows = self._read(X)
         self.classes_, targets = self._labels(y, len(rows))
         finite = np.asarray(np.isfinite(rows).all(axis=1))
         rows, targets = np.where(finite[:, np.newaxis], rows, 0.0), np.where(finite, targets, -1)
@@ -277,9 +198,17 @@ class IndividualDPClassifier(ClassifierBase):
         return np.asarray(self.classes_[likeliest])
 
     def _scores(self, X: ArrayLike) -> Floats:  # noqa: N803
-        self._check_fitted("coef_")
-        rows = self._read(X, reset=False)
+        check_is_fitted(self, "coef_")
+        rows = validate_data(self, X, reset=False, dtype=np.float64)
         return np.asarray(rows @ self.coef_.T + self.intercept_)
+
+    def _read(self, rows: object) -> NDArray[np.float64]:
+        if isinstance(rows, list | tuple | np.ndarray):
+            array = np.asarray(rows)
+            if array.dtype == object and array.size:  # an int beyond float64 is no error
+                rows = np.vectorize(nearest_float, otypes=[object])(array)
+        settings = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 0}
+        return np.asarray(validate_data(self, rows, reset=True, **settings))
 
     def _labels(self, y: ArrayLike, examples: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return the classes, and the place of each label among them, -1 if it has none."""
@@ -295,7 +224,7 @@ class IndividualDPClassifier(ClassifierBase):
                 labels[place] = label
         else:
             labels = np.asarray(y)
-            labels = labels if labels.ndim == 1 else self._column(labels)
+            labels = labels if labels.ndim == 1 else np.asarray(column_or_1d(labels, warn=True))
         if labels.shape != (examples,):
             raise InvalidRequest(
                 f"y has shape {labels.shape}; it must be ({examples},), one label per row of X"

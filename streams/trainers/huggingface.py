@@ -67,6 +67,7 @@ _LOSSES: Final[dict[str, Any]] = {
     "regression": functional.mse_loss,
     "multi_label_classification": functional.binary_cross_entropy_with_logits,
 }  # of problem types, whose labels are numbers
+_LABELS: Final = ("labels", "label", "label_ids")
 _IGNORED: Final = -100  # a label without a loss
 _COUNTS: Final = "turnstile_counts"  # which examples of a batch are well-formed
 _BY_METRIC: Final = ("reduce_lr_on_plateau", "greedy")  # schedules that do not follow steps
@@ -118,7 +119,8 @@ class HuggingFaceTrainer(Trainer):
         if hasattr(dataset, "column_names"):
             dataset = self._remove_unused_columns(dataset)
         collate = self._get_collator_with_removed_columns(self.data_collator)
-        self._collate = WellFormed(collate, example, _limits(self._base))
+        self._limits = _limits(self._base)
+        self._collate = WellFormed(collate, example, self._limits)
         source: DataLoader[Any] = DataLoader(
             dataset,
             batch_size=self._expected,
@@ -156,7 +158,7 @@ class HuggingFaceTrainer(Trainer):
         # A charged step is one step here; its gradient is clipped by user, and private already.
         args.gradient_accumulation_steps, args.max_grad_norm = 1, 0.0
         if not settings.get("examples_are_independent"):
-            self._check_made_up(example)
+            self._check_variations(example)
 
     def get_train_dataloader(self) -> Any:
         """Return the charged steps of one pass, each with its batches."""
@@ -307,8 +309,8 @@ class HuggingFaceTrainer(Trainer):
     def check(self, examples: list[dict[str, Any]]) -> None:
         """Call ``PrivacyEngine.check`` with the loss of this training.
 
-        The constructor does so itself where it can make up examples from the model's configuration:
-        texts and images with labels. Call it before ``train`` otherwise.
+        The constructor does so itself with variations of ``example``, for texts and images with
+        labels. Call it before ``train`` otherwise.
 
         Args:
             examples: as for ``PrivacyEngine.check``: made up, or public, and well-formed.
@@ -327,15 +329,19 @@ class HuggingFaceTrainer(Trainer):
         finally:
             config.problem_type = problem
 
-    def _check_made_up(self, example: dict[str, Any]) -> None:
-        """Check examples that are made up, if the model and its columns are known."""
+    def _check_variations(self, example: dict[str, Any]) -> None:
+        """Check variations of ``example``, if the model and its columns are known."""
         self._set_signature_columns_if_needed()
         columns = {n: example[n] for n in example if n in (self._signature_columns or example)}
-        examples, ragged = (_made_up(self._base, columns, ragged=n) for n in (False, True))
+        examples = _variations(columns, self._limits) if _kind_of(self._base) else []
         if not examples:
             return
+        cut = [
+            {n: v[: len(v) - less] if isinstance(v, list) else v for n, v in columns.items()}
+            for less in range(3)
+        ]
         try:
-            check_padding(self._collate.collate, [ragged[:2], ragged[1:3]])
+            check_padding(self._collate.collate, [cut[:2], cut[1:]])
         except InvalidRequest:
             raise
         except (ValueError, TypeError, RuntimeError, AttributeError):
@@ -404,42 +410,36 @@ def _limits(model: Any) -> dict[str, int | None]:
     }
 
 
-def _made_up(model: Any, columns: Mapping[str, Any], *, ragged: bool) -> list[dict[str, Any]]:
-    """Return examples for a model in the form of one, of different labels; none if it is not known.
+def _variations(
+    example: Mapping[str, Any], limits: Mapping[str, int | None]
+) -> list[dict[str, Any]]:
+    """Return examples in the form of one, with other numbers; none if it has unknown columns.
 
-    Texts are padded to one length, or not padded and of several lengths (ragged).
+    They have other tokens, labels, and numbers of labels and tokens that count.
     """
-    config, kind = model.config, _kind_of(model)
-    vocabulary, classes = getattr(config, "vocab_size", None), getattr(config, "num_labels", 2)
-    labels = {"labels", "label", "label_ids"}
-    texts = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
-    if not kind or not columns.keys() <= labels | (texts if vocabulary else {"pixel_values"}):
-        return []
-    coins, examples = np.random.default_rng(0), []
-    longest = len(columns.get("input_ids", ()))
-    sides = np.broadcast_to(getattr(config, "image_size", 8), 2)
-    image = getattr(config, "num_channels", 3), *sides
+    coins, found = np.random.default_rng(0), []
     for number in range(FEWEST):
-        real = max(2, longest - 3 * number)
-        length = real if ragged else longest
-        ids = coins.integers(vocabulary or 1, size=length).tolist()
-        label: Any = number % classes
-        if kind.endswith(_OF_TOKENS):
-            tags = [one % classes for one in ids] if kind.endswith("Classification") else ids
-            label = [*tags[:real], *[_IGNORED] * (length - real)]
-        elif classes == 1 or config.problem_type in _LOSSES:
-            shape = np.shape(next(columns[name] for name in labels & columns.keys()))
-            label = np.full(shape, float(number % 2)).tolist()
-        made = {
-            "input_ids": ids,
-            "attention_mask": [1] * real + [0] * (length - real),
-            "token_type_ids": [0] * length,
-            "position_ids": list(range(length)),
-            "pixel_values": coins.normal(size=image).astype(np.float32),
-            **dict.fromkeys(labels, label),
-        }
-        examples.append({name: made[name] for name in columns})
-    return examples
+        made: dict[str, Any] = {}
+        for name, value in example.items():
+            column, old = "labels" if name in _LABELS else name, np.array(value)
+            last = slice(max(1, old.size - number), None)  # those that do not count
+            if column in ("position_ids", "token_type_ids"):
+                new = old
+            elif column == "attention_mask":
+                new = np.ones_like(old)
+                new[last] = 0
+            elif old.dtype.kind == "f":
+                new = coins.normal(size=old.shape).astype(old.dtype)
+            elif old.dtype.kind not in "iu" or column not in limits:
+                return []
+            else:
+                limit = limits[column]
+                new = (number + coins.integers(limit or 2, size=old.shape)) % (limit or 2)
+                if column == "labels" and old.ndim and limit:
+                    new[last] = _IGNORED
+            made[name] = new.tolist() if isinstance(value, int | float | list) else new
+        found.append(made)
+    return found
 
 
 class WellFormed:

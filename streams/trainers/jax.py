@@ -1,4 +1,4 @@
-"""Individual accounting for JAX: instead of ``jax.grad``, or first in a chain of optax.
+"""Individual accounting for JAX, instead of ``jax.grad``.
 
     private = PrivateSteps(run, grouped.users, clip_norm=1.0, noise_multiplier=1.1, ...)
     gradient = private_grad(loss, private, grouped)
@@ -6,18 +6,16 @@
         updates, state = optimizer.update(gradient(params, images, labels), state, params)
         params = optax.apply_updates(params, updates)
 
-``loss(params, *example)`` is the loss of one example. If gradients by user are computed elsewhere,
-pass them to ``individual_dp``, which has the form of an optax transformation. Neither can be
-compiled as a whole, because a charge happens between two steps. JAX is the extra ``jax``; optax is
-not needed.
+``loss(params, *example)`` is the loss of one example. The function cannot be compiled as a whole,
+because a charge happens between two steps. If gradients by user are computed elsewhere, give them
+to ``PrivateSteps``. JAX is the extra ``jax``; optax is not needed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -32,58 +30,6 @@ from streams.trainers.steps import PrivateSteps
 
 Tree: TypeAlias = Any
 """Arrays in dicts, lists and tuples, as JAX takes them."""
-
-
-class GradientTransformation(NamedTuple):
-    """A pair of functions with the fields of optax's class; ``optax.chain`` accepts it."""
-
-    init: Callable[[Tree], Any]
-    update: Callable[..., tuple[Tree, Any]]
-
-
-class EmptyState(NamedTuple):
-    """The empty state: everything between steps is kept by the run."""
-
-
-def individual_dp(private: PrivateSteps) -> GradientTransformation:
-    """Return a transformation from gradients by user to a private mean.
-
-    Use it as ``optax.contrib.differentially_private_aggregate``. The updates are the gradients of
-    the users of ``private.begin()``, in that order, along the first axis of every leaf; a user's
-    gradient is the sum over its examples. The result has the shape of the parameters. Begin a step
-    before each update.
-
-    Raises (in ``update``):
-        InvalidRequest: no step was begun, or the users are not those who were drawn.
-    """
-
-    def init(params: Tree) -> EmptyState:
-        return EmptyState()
-
-    def update(updates: Tree, state: EmptyState, params: Tree = None) -> tuple[Tree, EmptyState]:
-        step = private.open_step
-        if step is None:
-            raise InvalidRequest("no step is open: call begin, which draws the users")
-        leaves, structure = jax.tree.flatten(updates)
-        users = len(step.positions)
-        for leaf in leaves:
-            if leaf.ndim == 0 or len(leaf) != users:
-                raise InvalidRequest(
-                    f"a gradient has shape {leaf.shape}; its first axis must have length {users}, "
-                    "the number of users drawn"
-                )
-        step.forget()
-        sizes = [math.prod(leaf.shape[1:]) for leaf in leaves]
-        rows = [np.reshape(leaf, (users, size)) for leaf, size in zip(leaves, sizes, strict=True)]
-        step.add(np.concatenate(rows, axis=1))
-        parts = np.split(step.release(sum(sizes)), np.cumsum(sizes)[:-1])
-        shaped = [
-            jnp.asarray(part.reshape(leaf.shape[1:]), dtype=leaf.dtype)
-            for part, leaf in zip(parts, leaves, strict=True)
-        ]
-        return jax.tree.unflatten(structure, shaped), state
-
-    return GradientTransformation(init, update)
 
 
 def private_grad(

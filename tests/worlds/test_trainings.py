@@ -20,7 +20,7 @@ from streams.trainers import (
     PrivateTrainer,
 )
 from streams.trainers.classifier import logistic_gradients
-from streams.trainers.jax import individual_dp, private_grad
+from streams.trainers.jax import private_grad
 from tests.worlds.examples import (
     BROKEN,
     FEATURES,
@@ -162,21 +162,6 @@ def jax_gradients(data: list[Example]) -> Iterator[Fact]:
             yield Fact("gradient", Noisy(flat([found["weights"], found["bias"]]), moved))
 
 
-def optax_chain(data: list[Example]) -> Iterator[Fact]:
-    """Give the gradients of users to a transformation as optax has them; some steps have none."""
-    users, rows, _ = arrays(data)
-    grouped = ExamplesByUser.of(users)
-    with Turnstile.in_memory(partitions=2) as turnstile:
-        steps = private(turnstile, grouped.users, rate=0.1)
-        made = individual_dp(steps)
-        state = made.init(PARAMS)
-        for _ in range(STEPS):
-            chosen = grouped.select(steps.begin().positions)
-            sums = chosen.sums(rows[chosen.examples])
-            update, state = made.update({"weights": sums, "bias": sums[:, 0]}, state)
-            yield Fact("update", {name: (u.dtype, u.shape) for name, u in update.items()})
-
-
 def second_month(data: list[Example]) -> Iterator[Fact]:
     """Train again. The user is new, and nobody else has budget left."""
     with Turnstile.in_memory(partitions=2) as turnstile:
@@ -241,7 +226,6 @@ PROGRAMS: list[Callable[[list[Example]], Iterator[Fact]]] = [
     classifier,
     fitted_again,
     jax_gradients,
-    optax_chain,
     second_month,
     stopped,
 ]

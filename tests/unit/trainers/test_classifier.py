@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from streams.sdk.errors import InvalidRequest, Unusable
+from streams.sdk.errors import InvalidRequest
 from streams.trainers import (
     ExamplesByUser,
     IndividualDPClassifier,
@@ -261,41 +258,3 @@ def test_classes_may_include_labels_without_examples() -> None:
     model = digits_classifier(steps=2, noise_multiplier=1.0, classes=range(10))
     model.fit(rows[few], labels[few])
     assert model.classes_.tolist() == list(range(10))
-
-
-@pytest.fixture
-def without_sklearn(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    for name in [name for name in sys.modules if name.split(".")[0] == "sklearn"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    yield importlib.reload(classifier).IndividualDPClassifier
-    monkeypatch.undo()
-    importlib.reload(classifier)
-
-
-def test_scikit_learn_is_not_needed(without_sklearn: Any) -> None:
-    rng = np.random.default_rng(1)
-    rows = rng.normal(size=(300, 2))
-    labels = np.where(rows[:, 0] > 0, "right", "left")
-    model = without_sklearn(
-        population=300,
-        classes=["left", "right"],
-        steps=30,
-        noise_multiplier=2.0,
-        not_private_seed=2,
-    )
-    with pytest.raises(Unusable):
-        model.predict(rows)
-    model.set_params(sampling_rate=0.5)
-    assert model.get_params()["sampling_rate"] == 0.5
-    with_large = [*rows.tolist(), [10**400, 0.0], [None, 0.0]]  # both count as zero
-    model.fit(with_large, [*labels, "left", "left"], run=FilterService().open())
-    assert model.score(rows, labels) > 0.9
-    for refused in (
-        lambda: model.set_params(speed=1),
-        lambda: model.predict(rows[:, :1]),
-        lambda: model.fit(rows, labels[1:]),
-        lambda: model.fit(rows, labels == "left"),
-        lambda: model.predict(rows * np.nan),
-    ):
-        with pytest.raises(InvalidRequest):
-            refused()

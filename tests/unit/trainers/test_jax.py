@@ -15,7 +15,7 @@ import pytest
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.examples import ExamplesByUser
-from streams.trainers.jax import arrays_of, individual_dp, private_grad, tree_of
+from streams.trainers.jax import arrays_of, private_grad, tree_of
 from streams.trainers.steps import OpenStep, PrivateSteps
 from tests.unit.trainers.rosters import FilterService
 from tests.unit.trainers.test_steps import silenced
@@ -78,23 +78,6 @@ def test_private_gradient_is_the_clipped_mean_over_users(examples_at_once: int) 
 
 
 @pytest.mark.slow
-def test_transformation_of_gradients_by_user_is_the_same_in_a_chain_of_optax() -> None:
-    service = FilterService()
-    steps = private(service)
-    silenced(steps)
-    optimizer = optax.chain(individual_dp(steps), optax.sgd(0.5))
-    state = optimizer.init(PARAMS)
-    step = steps.begin()
-    given = by_user()
-    drawn = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[given[i] for i in step.positions])
-    updates, state = optimizer.update(drawn, state, PARAMS)
-    for name, value in clipped_mean().items():
-        assert np.asarray(updates[name]) == pytest.approx(-0.5 * value, rel=1e-4, abs=1e-6)
-    assert len(service.charges) == 1
-    assert steps.open_step is None
-
-
-@pytest.mark.slow
 def test_what_a_user_adds_is_the_same_whichever_other_users_are_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,11 +106,6 @@ def test_nobody_drawn_is_released_as_noise() -> None:
     found = private_grad(loss, steps, ExamplesByUser.of(USERS))(PARAMS, ROWS, LABELS)
     assert found["weights"].shape == (3,)
     assert float(jnp.abs(found["weights"]).max()) > 0.0
-    transformation = individual_dp(steps)
-    steps.begin()
-    empty = jax.tree.map(lambda leaf: jnp.zeros((0, *leaf.shape)), PARAMS)
-    updates, _ = transformation.update(empty, transformation.init(PARAMS))
-    assert jax.tree.map(jnp.shape, updates) == jax.tree.map(jnp.shape, PARAMS)
 
 
 @pytest.mark.slow
@@ -153,12 +131,6 @@ def test_training_continues_from_a_checkpoint(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     steps = private(FilterService())
-    transformation = individual_dp(steps)
-    with pytest.raises(InvalidRequest):
-        transformation.update(PARAMS, transformation.init(PARAMS))
-    steps.begin()
-    with pytest.raises(InvalidRequest):
-        transformation.update(PARAMS, transformation.init(PARAMS))
     gradient = private_grad(loss, steps, ExamplesByUser.of(USERS))
     with pytest.raises(InvalidRequest):
         gradient(PARAMS, ROWS[1:], LABELS[1:])
