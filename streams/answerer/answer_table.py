@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -240,86 +240,70 @@ def gaps_of(windows: Sequence[tuple[datetime, datetime]]) -> Iterator[Unanswered
 
 
 def _answered(answer: PrivateAnswer) -> AnsweredWindow:
-    start, end = map(datetime.fromisoformat, (answer.start, answer.end))
     until, since = answer.provisional_until, answer.exhaustible_since
-    numbers = zip(
-        _labels_of(answer),
-        _listed(answer.value),
-        _listed(answer.lower),
-        _listed(answer.upper),
-        strict=True,
+    return _window(
+        answer,
+        answer,
+        answer.value,
+        step=answer.step,
+        corrected=False,
+        noise_stddev=answer.noise_stddev,
+        shared_stddev=None,
+        block_end=None if until is None else datetime.fromisoformat(until),
+        provisional=until is not None,
+        exhaustible_since=None if since is None else datetime.fromisoformat(since),
+        above=answer.above,
     )
-    rows = (
-        AnswerRow(
-            dataset=answer.dataset,
-            run=answer.run,
-            step=answer.step,
-            query=answer.query,
-            kind=answer.kind,
-            start=start,
-            end=end,
-            label=label,
-            value=value,
-            raw_value=value,
-            corrected=False,
-            lower=lower,
-            upper=upper,
-            confidence=answer.confidence,
-            noise_stddev=answer.noise_stddev,
-            shared_stddev=None,
-            block_end=None if until is None else datetime.fromisoformat(until),
-            provisional=until is not None,
-            exhaustible_since=None if since is None else datetime.fromisoformat(since),
-            above=answer.above,
-        )
-        for label, value, lower, upper in numbers
-    )
-    return AnsweredWindow(start, end, answer.kind, answer.confidence, tuple(rows))
 
 
 def _corrected(
     correction: Correction, window: CorrectedWindow, answered: AnsweredWindow | None
 ) -> AnsweredWindow:
-    start, end = map(datetime.fromisoformat, (window.start, window.end))
     first = answered.rows[0] if answered and answered.rows else None
-    numbers = zip(
-        _labels_of(correction),
-        _listed(window.value),
-        _listed(window.raw),
-        _listed(window.lower),
-        _listed(window.upper),
-        strict=True,
+    return _window(
+        correction,
+        window,
+        window.raw,
+        step=window.step,
+        corrected=True,
+        noise_stddev=first.noise_stddev if first else None,
+        shared_stddev=correction.shared_stddev,
+        block_end=datetime.fromisoformat(correction.end),
+        provisional=False,
+        exhaustible_since=first.exhaustible_since if first else None,
+        above=None,
     )
+
+
+def _window(
+    record: AnswerRecord,
+    window: PrivateAnswer | CorrectedWindow,
+    raw: float | Sequence[float | None] | None,
+    **columns: Any,
+) -> AnsweredWindow:
+    """Return the rows of a window of a record, with the columns that all of them share."""
+    start, end = map(datetime.fromisoformat, (window.start, window.end))
+    labels = [None] if record.labels is None else record.labels
+    numbers = map(_listed, (window.value, raw, window.lower, window.upper))
     rows = (
         AnswerRow(
-            dataset=correction.dataset,
-            run=correction.run,
-            step=window.step,
-            query=correction.query,
-            kind=correction.kind,
+            dataset=record.dataset,
+            run=record.run,
+            query=record.query,
+            kind=record.kind,
             start=start,
             end=end,
             label=label,
             value=value,
-            raw_value=raw,
-            corrected=True,
+            raw_value=own,
             lower=lower,
             upper=upper,
-            confidence=correction.confidence,
-            noise_stddev=first.noise_stddev if first else None,
-            shared_stddev=correction.shared_stddev,
-            block_end=datetime.fromisoformat(correction.end),
-            provisional=False,
-            exhaustible_since=first.exhaustible_since if first else None,
-            above=None,
+            confidence=record.confidence,
+            **columns,
         )
-        for label, value, raw, lower, upper in numbers
+        for label, value, own, lower, upper in zip(labels, *numbers, strict=True)
     )
-    return AnsweredWindow(start, end, correction.kind, correction.confidence, tuple(rows))
-
-
-def _labels_of(record: AnswerRecord) -> list[Label | None]:
-    return [None] if record.labels is None else [*record.labels]
+    return AnsweredWindow(start, end, record.kind, record.confidence, tuple(rows))
 
 
 def _listed(numbers: float | Sequence[float | None] | None) -> Sequence[float | None]:

@@ -44,7 +44,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from streams.answerer.running_totals import AnsweredSums
+from streams.answerer.running_totals import RunningTotal
 from streams.records import User
 
 VERSION: Final = 1
@@ -83,7 +83,8 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
         clocks: by partition, the latest time, in ms.
         windows: by the name of each query, the beginning of the first window and the end of the
             last window that the run has answered, in ms since 1970; in an answered only.
-        sums: by the name of each query, the answers that are added up; in an answered only.
+        totals: by the name of a query, its running total; in an answered only.
+        block_totals: the same over its corrected blocks.
         answer: the published bytes.
         answers_end: the end of the topic `answers` before the answer was published.
         block: the query whose open block an answered window belongs to; empty without one.
@@ -104,7 +105,8 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
     begins: dict[int, int] = {}
     clocks: dict[int, int] = {}
     windows: dict[str, tuple[int, int]] = {}
-    sums: dict[str, AnsweredSums] = {}
+    totals: dict[str, RunningTotal] = {}
+    block_totals: dict[str, RunningTotal] = {}
     answer: bytes = b""
     answers_end: int = 0
     block: str = ""

@@ -19,6 +19,7 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -28,7 +29,7 @@ from msgspec import Meta
 from streams.answerer.corrections import Corrected
 from streams.answerer.kinds import Answered, Floats
 from streams.answerer.query_file import Kind, Label, Query, QueryFile
-from streams.answerer.running_totals import NoisySum
+from streams.answerer.running_totals import RunningTotal
 from streams.answerer.windows import Window, iso
 from streams.config import Config, ConfigurationError
 from streams.kafka.answer_topics import ANSWERS
@@ -204,7 +205,7 @@ def answer_of(
     worst_case_left: int,
     exhaustible_since: int | None,
     block_end: int | None = None,
-    sums: Iterable[NoisySum] = (),
+    total: RunningTotal | None = None,
 ) -> PrivateAnswer:
     """Return the record of a release."""
     query, zone = query_file.queries[window.query], query_file.timezone
@@ -228,21 +229,23 @@ def answer_of(
         labels=answered.labels,
         above=answered.above,
         provisional_until=None if block_end is None else iso(block_end, zone),
-        sums=_shown_sums(sums, query_file, query) or None,
+        sums=_shown_sums(total, query_file, query),
     )
 
 
-def _shown_sums(sums: Iterable[NoisySum], query_file: QueryFile, query: Query) -> list[WindowsSum]:
-    def shown(numbers: Floats) -> float | list[float]:
-        return numbers.tolist() if query.labels else float(numbers[0])
+def _shown_sums(
+    total: RunningTotal | None, query_file: QueryFile, query: Query
+) -> list[WindowsSum] | None:
+    if total is None:
+        return None
+    numbers = total.value, *total.interval(query_file.confidence)
+    start = iso(total.start, query_file.timezone)
+    return [WindowsSum(start, *(_shown(one, bool(query.labels)) for one in numbers))]
 
-    return [
-        WindowsSum(
-            iso(one.start, query_file.timezone),
-            *map(shown, (one.value, *one.interval(query_file.confidence))),
-        )
-        for one in sums
-    ]
+
+def _shown(numbers: Sequence[float] | Floats, is_list: bool) -> float | list[float]:
+    """Return numbers as records have them: a number, or a list if there are labels."""
+    return list(map(float, numbers)) if is_list else float(numbers[0])
 
 
 def correction_of(
@@ -252,7 +255,7 @@ def correction_of(
     corrected: Corrected,
     left_out: Floats,
     stddev: float,
-    sums: Iterable[NoisySum] = (),
+    total: RunningTotal | None = None,
 ) -> Correction:
     """Return the record of a block's correction.
 
@@ -263,12 +266,10 @@ def correction_of(
         corrected: of those windows.
         left_out: (d,), the noisy sum of what they left out.
         stddev: of its noise.
-        sums: over this block and those before it.
+        total: over this block and those before it.
     """
     query, labels = query_file.queries[window.query], answers[0].labels
-
-    def shown(numbers: Floats) -> float | list[float]:
-        return numbers.tolist() if labels else float(numbers[0])
+    shown = partial(_shown, is_list=bool(labels))
 
     return Correction(
         v=VERSION,
@@ -294,7 +295,7 @@ def correction_of(
         coverage="all",
         confidence=query_file.confidence,
         labels=labels,
-        sums=_shown_sums(sums, query_file, query) or None,
+        sums=_shown_sums(total, query_file, query),
     )
 
 

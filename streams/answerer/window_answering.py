@@ -46,7 +46,7 @@ from streams.answerer.published_answers import (
     raw_of,
 )
 from streams.answerer.query_file import QueryFile, UnusableQueries
-from streams.answerer.running_totals import AnsweredSums
+from streams.answerer.running_totals import RunningTotal
 from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.queries.continual_monitoring import ChargedUsers, KeyRelease, QueryAnswerer, Release
 from streams.records import User
@@ -135,7 +135,8 @@ class Answering:
         self._charge_again = charge_again
         self._runs: defaultdict[str, RunHistory] = defaultdict(RunHistory)
         self._history = self._runs[query_file.run]
-        self._sums: dict[str, AnsweredSums] = {}
+        self._totals: dict[str, RunningTotal] = {}
+        self._block_totals: dict[str, RunningTotal] = {}
         self._owner = uuid4().hex
         self._logged: dict[SkipReason, int] = {}
 
@@ -181,7 +182,8 @@ class Answering:
         self._journal.delete(history.pop_obsolete())
         # Step 4.
         if history.answered is not None:
-            self._sums = dict(history.answered.sums)
+            self._totals = dict(history.answered.totals)
+            self._block_totals = dict(history.answered.block_totals)
         if (at := history.begun) is not None:
             self.state.resume(at.positions, at.clocks, at.begins)
 
@@ -258,7 +260,8 @@ class Answering:
         else:
             value = np.atleast_1d(release.value)
             answered = asked.answered(value, release.noise_stddev, confidence)
-            self._add(window, value, release.noise_stddev)
+            if query.running_total:
+                _add(self._totals, query.name, window, value, release.noise_stddev**2)
         answer = self._answer_of(window, release, answered)
         if window.number >= query.horizon:
             return answer, "", LeftOutAmounts()
@@ -284,23 +287,16 @@ class Answering:
         left_out, stddev = np.atleast_1d(release.value), release.noise_stddev
         if not leaves_out:
             left_out, stddev = np.zeros(asked.dimension), 0.0
-        raw, noise, sums = raw_of(answers), answers[0].noise_stddev, []
+        raw, noise = raw_of(answers), answers[0].noise_stddev
         if query.running_total:
             variance = len(raw) * noise**2 + stddev**2
-            so_far = self._sums[query.name].corrected_after(raw.sum(axis=0) + left_out, variance)
-            self._sums[query.name] = so_far
-            sums = [so_far.of_blocks()]
+            total = raw.sum(axis=0) + left_out
+            _add(self._block_totals, query.name, window, total, variance)
         if leaves_out and query.is_never_negative:
             left_out = np.maximum(left_out, 0.0)
         corrected = correct(raw, noise, left_out, stddev, block.before(), query_file.confidence)
-        return correction_of(query_file, window, answers, corrected, left_out, stddev, sums)
-
-    def _add(self, window: Window, value: Floats, stddev: float) -> None:
-        """Add an answer to the running total of its query."""
-        query = self.query_file.queries[window.query]
-        if query.running_total:
-            before = self._sums.get(query.name) or AnsweredSums(window.start)
-            self._sums[query.name] = before.after(value, stddev)
+        total_so_far = self._block_totals.get(query.name)
+        return correction_of(query_file, window, answers, corrected, left_out, stddev, total_so_far)
 
     def _leaves_out(self, query: int, block: int) -> bool:
         """Return whether the charges of this run can leave a user out of a block. It is public."""
@@ -363,7 +359,7 @@ class Answering:
             worst_case_left=worst_case.left(calendar.numbers, query),
             exhaustible_since=None if since is None else calendar.window(query, since).start,
             block_end=end,
-            sums=[self._sums[asked.name].of_answers()] if asked.running_total else (),
+            total=self._totals.get(asked.name),
         )
 
     def _write(self, kind: Any, run: Run, step: int, answer: bytes = b"", **block: Any) -> None:
@@ -386,7 +382,8 @@ class Answering:
             begins={} if is_begin else state.begins(),
             clocks={} if is_begin else dict(state.clocks),
             windows=state.calendar.closed() if answer else {},
-            sums=dict(self._sums) if answer else {},
+            totals=dict(self._totals) if answer else {},
+            block_totals=dict(self._block_totals) if answer else {},
             answer=answer,
             answers_end=self._journal.end() if answer else 0,
             **block,
@@ -607,6 +604,14 @@ class OpenBlock:
         noise = msgspec.json.decode(self.windows[0].answer, type=PrivateAnswer).noise_stddev
         left_out = np.atleast_1d(np.array(correction.left_out, dtype=float))
         return ratio_of(raw_of(correction.windows), noise, left_out, correction.left_out_stddev)
+
+
+def _add(
+    totals: dict[str, RunningTotal], query: str, window: Window, value: Floats, variance: float
+) -> None:
+    """Add an answer to the running total of its query."""
+    before = totals.get(query) or RunningTotal(window.start, [0.0] * len(value), 0.0)
+    totals[query] = before.plus(value, variance)
 
 
 def _decoded(record: bytes) -> AnswerRecord:

@@ -2,7 +2,9 @@
 
     trainer = HuggingFaceTrainer(
         model=model, args=args, train_dataset=dataset, data_collator=default_data_collator,
-        example={"input_ids": [0] * 128, "attention_mask": [1] * 128, "label": 0},  # made up
+        examples=[  # made up
+            {"input_ids": [n] * 128, "attention_mask": [1] * 128, "label": n % 2} for n in range(4)
+        ],
         engine=PrivacyEngine(turnstile, dataset="reviews", run="night-7"), users=user_ids,
         target_epsilon=3.0, target_delta=1e-5,
     )
@@ -22,8 +24,8 @@ atomically. ``train(resume_from_checkpoint=True)`` continues from this file: the
 other programs. Steps that were charged since it was written are given up: they stay charged, they
 count as steps of the learning-rate schedule, and nothing more of them is released.
 
-**Ill-formed examples have a loss of 0**: those without a column of ``example``, of another shape or
-type, or with a token, position or label unknown to the model. An error would reveal them.
+**Ill-formed examples have a loss of 0**: those without a column of ``examples``, with another shape
+or type, or with a token, position or label unknown to the model. An error would reveal them.
 
 Examples must be padded to one length (``padding="max_length"``): padding to the longest example of
 a batch makes the gradient of a user depend on the other users' examples. Where a model shares
@@ -51,7 +53,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from accounting.exact.invalid_input import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.independence import FEWEST, check_padding
+from streams.trainers.independence import check_padding
 from streams.trainers.loader import IndividualDPLoader
 from streams.trainers.ranks import rank_and_ranks
 from streams.trainers.steps import PrivateSteps
@@ -67,7 +69,6 @@ _LOSSES: Final[dict[str, Any]] = {
     "regression": functional.mse_loss,
     "multi_label_classification": functional.binary_cross_entropy_with_logits,
 }  # of problem types, whose labels are numbers
-_LABELS: Final = ("labels", "label", "label_ids")
 _IGNORED: Final = -100  # a label without a loss
 _COUNTS: Final = "turnstile_counts"  # which examples of a batch are well-formed
 _BY_METRIC: Final = ("reduce_lr_on_plateau", "greedy")  # schedules that do not follow steps
@@ -80,8 +81,10 @@ class HuggingFaceTrainer(Trainer):
 
     Args:
         engine: of this training.
-        example: made up or public, in the form of ``train_dataset``. It replaces ill-formed ones;
-            a model class of your own, or ``compute_loss_func``, then has its loss instead of 0.
+        examples: made up or public, in the form of ``train_dataset``: at least four, of different
+            tokens, lengths and labels, with which the training is checked
+            (``PrivacyEngine.check``). The first one replaces ill-formed ones; a model class of your
+            own, or ``compute_loss_func``, then has its loss instead of 0.
         target_epsilon: with target_delta, the guarantee of every user.
         target_delta: see target_epsilon.
         users: (examples,), the user of each example of ``train_dataset``; by default each example
@@ -90,7 +93,8 @@ class HuggingFaceTrainer(Trainer):
         arguments: of ``Trainer``, by name.
 
     Raises:
-        InvalidRequest: the arguments are invalid; no user was charged.
+        InvalidRequest: the arguments are invalid, or the gradient of an example depends on the
+            others; no user was charged.
     """
 
     optimizer: Any
@@ -100,7 +104,7 @@ class HuggingFaceTrainer(Trainer):
         self,
         *,
         engine: PrivacyEngine,
-        example: dict[str, Any],
+        examples: Sequence[dict[str, Any]],
         target_epsilon: float,
         target_delta: float,
         users: Any = None,
@@ -119,8 +123,7 @@ class HuggingFaceTrainer(Trainer):
         if hasattr(dataset, "column_names"):
             dataset = self._remove_unused_columns(dataset)
         collate = self._get_collator_with_removed_columns(self.data_collator)
-        self._limits = _limits(self._base)
-        self._collate = WellFormed(collate, example, self._limits)
+        self._collate = WellFormed(collate, examples, _limits(self._base))
         source: DataLoader[Any] = DataLoader(
             dataset,
             batch_size=self._expected,
@@ -158,7 +161,7 @@ class HuggingFaceTrainer(Trainer):
         # A charged step is one step here; its gradient is clipped by user, and private already.
         args.gradient_accumulation_steps, args.max_grad_norm = 1, 0.0
         if not settings.get("examples_are_independent"):
-            self._check_variations(example)
+            self._check_independence(examples)
 
     def get_train_dataloader(self) -> Any:
         """Return the charged steps of one pass, each with its batches."""
@@ -306,18 +309,18 @@ class HuggingFaceTrainer(Trainer):
         """Return the model of transformers, without adapters."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
-    def check(self, examples: list[dict[str, Any]]) -> None:
-        """Call ``PrivacyEngine.check`` with the loss of this training.
-
-        The constructor does so itself with variations of ``example``, for texts and images with
-        labels. Call it before ``train`` otherwise.
-
-        Args:
-            examples: as for ``PrivacyEngine.check``: made up, or public, and well-formed.
-        """
-        for number, one in enumerate(examples):
-            if self._collate.read(one) is None:
-                raise InvalidRequest(f"examples[{number}] has not the form of example")
+    def _check_independence(self, examples: Sequence[dict[str, Any]]) -> None:
+        """Call ``PrivacyEngine.check`` with the loss of this training."""
+        cut = [
+            {n: v[: len(v) - less] if isinstance(v, list) else v for n, v in examples[0].items()}
+            for less in range(3)
+        ]
+        try:
+            check_padding(self._collate.collate, [cut[:2], cut[1:]])
+        except InvalidRequest:
+            raise
+        except (ValueError, TypeError, RuntimeError, AttributeError):
+            pass  # the collator takes texts of one length alone
         config = self._base.config
         problem = getattr(config, "problem_type", None)  # models infer it from the first labels
         self.model_wrapped.train()
@@ -328,25 +331,6 @@ class HuggingFaceTrainer(Trainer):
             )
         finally:
             config.problem_type = problem
-
-    def _check_variations(self, example: dict[str, Any]) -> None:
-        """Check variations of ``example``, if the model and its columns are known."""
-        self._set_signature_columns_if_needed()
-        columns = {n: example[n] for n in example if n in (self._signature_columns or example)}
-        examples = _variations(columns, self._limits) if _kind_of(self._base) else []
-        if not examples:
-            return
-        cut = [
-            {n: v[: len(v) - less] if isinstance(v, list) else v for n, v in columns.items()}
-            for less in range(3)
-        ]
-        try:
-            check_padding(self._collate.collate, [cut[:2], cut[1:]])
-        except InvalidRequest:
-            raise
-        except (ValueError, TypeError, RuntimeError, AttributeError):
-            pass  # the collator takes texts of one length alone
-        self.check(examples)
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Return 0: the number of operations depends on the drawn users."""
@@ -410,56 +394,30 @@ def _limits(model: Any) -> dict[str, int | None]:
     }
 
 
-def _variations(
-    example: Mapping[str, Any], limits: Mapping[str, int | None]
-) -> list[dict[str, Any]]:
-    """Return examples in the form of one, with other numbers; none if it has unknown columns.
-
-    They have other tokens, labels, and numbers of labels and tokens that count.
-    """
-    coins, found = np.random.default_rng(0), []
-    for number in range(FEWEST):
-        made: dict[str, Any] = {}
-        for name, value in example.items():
-            column, old = "labels" if name in _LABELS else name, np.array(value)
-            last = slice(max(1, old.size - number), None)  # those that do not count
-            if column in ("position_ids", "token_type_ids"):
-                new = old
-            elif column == "attention_mask":
-                new = np.ones_like(old)
-                new[last] = 0
-            elif old.dtype.kind == "f":
-                new = coins.normal(size=old.shape).astype(old.dtype)
-            elif old.dtype.kind not in "iu" or column not in limits:
-                return []
-            else:
-                limit = limits[column]
-                new = (number + coins.integers(limit or 2, size=old.shape)) % (limit or 2)
-                if column == "labels" and old.ndim and limit:
-                    new[last] = _IGNORED
-            made[name] = new.tolist() if isinstance(value, int | float | list) else new
-        found.append(made)
-    return found
-
-
 class WellFormed:
     """Collates each example by itself, and replaces ill-formed ones.
 
     Args:
         collate: makes a batch of examples.
-        example: is public; its batch has the well-formed columns, shapes and types.
+        examples: are public; the batch of the first one has the well-formed columns, shapes and
+            types.
         limits: numbers of values of integer columns.
     """
 
     def __init__(
-        self, collate: Callable[[list[Any]], Any], example: Any, limits: Mapping[str, int | None]
+        self,
+        collate: Callable[[list[Any]], Any],
+        examples: Sequence[Any],
+        limits: Mapping[str, int | None],
     ) -> None:
         self.collate, self._limits = collate, limits
-        self._form: dict[str, torch.Tensor] = dict(collate([example]))
-        if self.read(example) is None:
-            raise InvalidRequest(
-                "example has a column without a tensor, or an index that the model does not have"
-            )
+        self._form: dict[str, torch.Tensor] = dict(collate([examples[0]]))
+        for number, one in enumerate(examples):
+            if self.read(one) is None:
+                raise InvalidRequest(
+                    f"examples[{number}] has a column without a tensor, or in another form than "
+                    "examples[0], or an index that the model does not have"
+                )
 
     def __call__(self, examples: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Return a batch, with a column that says which examples are well-formed."""

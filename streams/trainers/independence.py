@@ -34,7 +34,7 @@ from streams.sdk.errors import InvalidRequest
 from streams.trainers.ghost import forget_gradients, part_of
 from streams.trainers.loader import Randomness, shapes_of
 
-FEWEST: Final = 4  # examples, of which one is beside the others
+_FEWEST: Final = 4  # examples, of which one is beside the others
 # Rounding of a sum depends on the size of the batch. Couplings of examples are larger.
 _TOLERANCES: Final = {8: 1e-6, 4: 1e-4}  # by bytes of the shortest float
 _LOW_PRECISION: Final = 1e-2
@@ -75,8 +75,8 @@ def check_independence(
     Arguments and errors are those of ``PrivacyEngine.check``. The module, its buffers and all
     random generators are then as before; gradients are dropped.
     """
-    if len(examples) < FEWEST:
-        raise InvalidRequest(f"{len(examples)} examples are too few: give at least {FEWEST}")
+    if len(examples) < _FEWEST:
+        raise InvalidRequest(f"{len(examples)} examples are too few: give at least {_FEWEST}")
     check_padding(collate, [[example, example] for example in examples])
     trained = {id(parameter) for parameter in parameters}
     named = {name: p for name, p in module._module.named_parameters() if id(p) in trained}

@@ -56,7 +56,9 @@ class Reviews(torch.utils.data.Dataset):
         return {name: None if name == one.empty else value for name, value in row.items()}
 
 
-EXAMPLE = {"input_ids": [0] * 6, "labels": 0, "position_ids": list(range(6))}
+EXAMPLES: list[dict[str, Any]] = [
+    {"input_ids": [5 + n] * 6, "labels": n % 2, "position_ids": list(range(6))} for n in range(4)
+]
 
 
 def counted(split: str, start_time: float, **numbers: float) -> dict[str, float]:
@@ -70,7 +72,7 @@ def train(data: list[Review], **length: Any) -> Iterator[Fact]:
         trainer = HuggingFaceTrainer(
             engine=PrivacyEngine(turnstile, dataset="reviews", run="r"),
             model=network(),
-            example=EXAMPLE,
+            examples=EXAMPLES,
             train_dataset=Reviews(data),
             users=np.array([one.user for one in data]),
             target_epsilon=8.0,
@@ -152,7 +154,9 @@ def one_step_of_a_text_model(data: list[Review]) -> Iterator[Fact]:
         trainer = HuggingFaceTrainer(
             engine=PrivacyEngine(turnstile, dataset="texts", run="r"),
             model=model,
-            example={**EXAMPLE, "labels": [0] * 6, "attention_mask": [1] * 6},
+            examples=[
+                {**one, "labels": one["input_ids"], "attention_mask": [1] * 6} for one in EXAMPLES
+            ],
             train_dataset=Texts(data),
             users=np.array([one.user for one in data]),
             target_epsilon=8.0,

@@ -31,6 +31,7 @@ TOKENS = np.random.default_rng(0).integers(5, 30, size=(80, 6))
 LABELS = (TOKENS[:, 0] < 17).astype(int)
 STEPS, RATE = 15, 0.2  # three passes of five steps
 EXAMPLE = {"input_ids": [0] * 6, "labels": 0, "position_ids": list(range(6))}
+EXAMPLES = [{**EXAMPLE, "input_ids": [5 + n] * 6, "labels": n % 2} for n in range(4)]
 LEARNING_RATE, MOMENTUM = 0.5, 0.5
 
 
@@ -119,7 +120,7 @@ def train(
                 "not_private_generator": generator,
             },
             model=model,
-            example=EXAMPLE,
+            examples=EXAMPLES,
             train_dataset=Reviews(),
             optimizers=(
                 torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM),

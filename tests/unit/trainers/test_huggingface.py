@@ -20,6 +20,7 @@ from streams.trainers.huggingface import HuggingFaceTrainer  # noqa: E402
 from tests.unit.trainers import finetuning  # noqa: E402
 from tests.unit.trainers.finetuning import (  # noqa: E402
     EXAMPLE,
+    EXAMPLES,
     STEPS,
     USERS,
     Death,
@@ -51,7 +52,7 @@ def trainer_of(service: Turnstile, folder: Path, name: str = "a", **changes: Any
     }
     arguments: dict[str, Any] = {
         "model": network(),
-        "example": EXAMPLE,
+        "examples": EXAMPLES,
         "train_dataset": Reviews(),
         "users": USERS,
         "settings": {"population": 40, "sampling_rate": 0.2},
@@ -377,14 +378,31 @@ VIT: dict[str, Any] = {
         ("ViTForImageClassification", VIT, IMAGE),
     ],
 )
-def test_models_are_checked_with_examples_that_are_made_up(
+def test_models_are_checked_with_the_examples_of_the_caller(
     service: Turnstile, tmp_path: Path, kind: str, config: Any, example: Any
 ) -> None:
     kind = getattr(transformers, kind)
     torch.manual_seed(0)
     model = kind(kind.config_class(**config))
-    trainer = trainer_of(service, tmp_path, model=model, train_dataset=Rows(), example=example)
+    trainer = trainer_of(
+        service, tmp_path, model=model, train_dataset=Rows(), examples=varied(example)
+    )
     assert trainer.engine.statement()["independence"] == "checked"
+
+
+def varied(example: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return examples in the form of one: other tokens, pixels, labels and numbers of labels."""
+    found = []
+    for n in range(4):
+        labels = example["labels"]
+        tags = [*[n % 2] * (6 - n), *[-100] * n]
+        made = {"labels": tags if isinstance(labels, list) else type(labels)(n % 2)}
+        if "input_ids" in example:
+            made["input_ids"] = [(5 + n + place) % 30 for place in range(6)]
+        else:
+            made["pixel_values"] = example["pixel_values"] + np.float32(n)
+        found.append({**example, **made})
+    return found
 
 
 class OwnLoss(transformers.GPT2LMHeadModel):  # type: ignore[misc]
@@ -393,7 +411,7 @@ class OwnLoss(transformers.GPT2LMHeadModel):  # type: ignore[misc]
 
 def test_a_model_that_couples_its_examples_is_refused(service: Turnstile, tmp_path: Path) -> None:
     model = OwnLoss(transformers.GPT2Config(**GPT2))
-    changes = {"model": model, "train_dataset": Rows(), "example": TAGGED | PLACES}
+    changes = {"model": model, "train_dataset": Rows(), "examples": varied(TAGGED | PLACES)}
     with pytest.raises(InvalidRequest, match="not the mean over examples"):
         trainer_of(service, tmp_path, **changes)
     assert service.run("reviews", "a").step == 0
@@ -417,23 +435,10 @@ def test_a_collator_that_pads_to_the_longest_is_refused(service: Turnstile, tmp_
         trainer_of(service, tmp_path, data_collator=padding_to_the_longest)
 
 
-def test_columns_for_which_nothing_can_be_made_up_are_checked_by_the_caller(
-    service: Turnstile, tmp_path: Path
-) -> None:
-    changes = {"train_dataset": Rows(), "example": {**EXAMPLE, "inputs_embeds": None}}
-    trainer = trainer_of(service, tmp_path, **changes)
-    assert trainer.engine.statement()["independence"] == "not checked"
-    with pytest.raises(InvalidRequest, match="not checked"):
-        trainer.train()
-    assert service.run("reviews", "a").step == 0
-    made_up = [
-        {"input_ids": [5 + n] * 6, "labels": n % 2, "position_ids": list(range(6))}
-        for n in range(4)
-    ]
-    with pytest.raises(InvalidRequest, match=r"examples\[1\]"):
-        trainer.check([made_up[0], {**made_up[1], "labels": 7}, *made_up[2:]])
-    trainer.check(made_up)
-    assert trainer.engine.statement()["independence"] == "checked"
+def test_a_training_that_is_declared_is_not_checked(service: Turnstile, tmp_path: Path) -> None:
+    settings = {"population": 40, "sampling_rate": 0.2, "examples_are_independent": True}
+    trainer = trainer_of(service, tmp_path, settings=settings, examples=[EXAMPLE])
+    assert trainer.engine.statement()["independence"] == "declared"
 
 
 @pytest.mark.parametrize(
@@ -444,8 +449,8 @@ def test_columns_for_which_nothing_can_be_made_up_are_checked_by_the_caller(
 def test_an_ill_formed_example_is_refused(
     service: Turnstile, tmp_path: Path, example: dict[str, Any]
 ) -> None:
-    with pytest.raises(InvalidRequest, match="does not have"):
-        trainer_of(service, tmp_path, example=example)
+    with pytest.raises(InvalidRequest, match=r"examples\[2\].* does not have"):
+        trainer_of(service, tmp_path, examples=[*EXAMPLES[:2], example, *EXAMPLES[2:]])
 
 
 ILL_FORMED: list[Any] = [
