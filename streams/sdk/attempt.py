@@ -166,6 +166,7 @@ class Attempt:
         handed_back: the partitions in which an earlier attempt has decided ``step``; if the attempt
             is shared, an earlier call.
         is_shared: other processes may charge this attempt as well.
+        roster: the one that was enrolled last; None if there is none.
     """
 
     def __init__(
@@ -182,6 +183,7 @@ class Attempt:
         self.handed_back = frozenset(p for p, answer in opened.items() if answer.last_step == step)
         self.state = self._undecided()
         self.token, self.is_shared = first.request, is_shared
+        self.roster: object = None
         self._partitions = range(first.policy.partitions)
         self._connection = connection
         self._witness = connection.watch(self.dataset, self.run)

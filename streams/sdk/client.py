@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
-from types import TracebackType
 from typing import Unpack
 
 from msgspec import structs
@@ -94,11 +93,6 @@ class Turnstile:
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
             signer = signer or signer_of(request_key or config.request_key)
             connection = _connect(config)
-            if config.traces:
-                try:
-                    connection.observe(ClientTraces())
-                except ImportError as error:
-                    raise lacking("traces", "otel", error) from error
         else:
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
             signer = signer or signer_of(request_key)
@@ -217,12 +211,7 @@ class Turnstile:
     def __enter__(self) -> Turnstile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -616,10 +605,18 @@ class Turnstile:
 
 def _connect(config: Config) -> Connection:
     """Connect to the service or the file in the settings; import only what this one needs."""
+    connection: Connection
     if config.budgets:
         from streams.sdk.file_connection import FileConnection
 
-        return FileConnection(config.budgets, config.timeout)
-    from streams.sdk.kafka_connection import KafkaConnection
+        connection = FileConnection(config.budgets, config.timeout)
+    else:
+        from streams.sdk.kafka_connection import KafkaConnection
 
-    return KafkaConnection(config)
+        connection = KafkaConnection(config)
+    if config.traces:
+        try:
+            connection.observe(ClientTraces())
+        except ImportError as error:
+            raise lacking("traces", "otel", error) from error
+    return connection

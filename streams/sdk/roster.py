@@ -88,7 +88,6 @@ class Roster:
     ) -> None:
         self.clip_norm, self.levels = clip_norm, levels
         self._attempt, self._layout, self._policies = attempt, layout, policies
-        self._is_superseded = False
         # The parts last sent, with the step and the digest of its cost table.
         self._parts: tuple[int, bytes, dict[int, RosterPart]] | None = None
         self._norms = grid_norms(clip_norm, levels)
@@ -105,6 +104,7 @@ class Roster:
         self._known: dict[int, bytes] = {}  # by partition, the digest of the cost table it has
         self._enrolled: dict[int, Enrolled] = {}  # until the first step is decided
         self._adopt(enrolled)
+        attempt.roster = self
 
     def __len__(self) -> int:
         return len(self._layout.ids)
@@ -146,11 +146,10 @@ class Roster:
                 charged.
             Fenced, RequestRejected, ConflictingDecisions: as ``Run.charge``.
         """
-        chosen = read_mechanism(noise_stddev, mechanism, self.clip_norm, sampling_rate)
-        priced = self._priced(chosen)
-        attempt = self._attempt
-        with self._levels_for(norms), attempt.use(Call.CHARGE, timeout) as deadline:
-            return attempt.decide(self._asked(priced, sets_norms=norms is not None), deadline)
+        priced = self._priced(noise_stddev, mechanism, sampling_rate)
+        with self._levels_for(norms), self._attempt.use(Call.CHARGE, timeout) as deadline:
+            asked = self._asked(priced, sets_norms=norms is not None)
+            return self._attempt.decide(asked, deadline)
 
     def charge_ahead(
         self,
@@ -170,14 +169,9 @@ class Roster:
             InvalidRequest: the arguments cannot be charged; nothing was published.
             StepContentChanged: as ``charge``.
         """
-        chosen = read_mechanism(noise_stddev, mechanism, self.clip_norm, sampling_rate)
-        priced = self._priced(chosen)
+        priced = self._priced(noise_stddev, mechanism, sampling_rate)
         with self._levels_for(norms), self._attempt.use(Call.CHARGE) as deadline:
             return self._attempt.send_ahead(self._asked(priced, sets_norms=False), deadline)
-
-    def supersede(self) -> None:
-        """Make the roster unusable, because its run has enrolled another one."""
-        self._is_superseded = True
 
     def _asked(self, priced: Priced, *, sets_norms: bool) -> AskedStep[RosterChanges, RosterStep]:
         """Return the parts of a step: new ones, or those that were published and not decided yet.
@@ -187,7 +181,7 @@ class Roster:
             sets_norms: whether the caller gave norms for this very step.
         """
         attempt = self._attempt
-        if self._is_superseded:
+        if attempt.roster is not self:
             raise Unusable(
                 f"run {attempt.run!r} has enrolled another roster since, and this one no longer "
                 "follows its halts and levels: charge the newest one"
@@ -457,12 +451,12 @@ class Roster:
             )
         return rows
 
-    def _priced(self, mechanism: Mechanism) -> Priced:
-        if mechanism not in self._cost_tables:
-            self._cost_tables[mechanism] = price(
-                mechanism, self._policies, self.clip_norm, self.levels
-            )
-        return self._cost_tables[mechanism]
+    def _priced(self, noise_stddev: float | None, mechanism: Any, sampling_rate: float) -> Priced:
+        chosen = read_mechanism(noise_stddev, mechanism, self.clip_norm, sampling_rate)
+        if chosen not in self._cost_tables:
+            priced = price(chosen, self._policies, self.clip_norm, self.levels)
+            self._cost_tables[chosen] = priced
+        return self._cost_tables[chosen]
 
 
 def _ascending(positions: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

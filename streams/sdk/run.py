@@ -60,7 +60,6 @@ class Run:
         self._connection = connection
         self._attempt = Attempt(connection, opened, step, is_shared=is_shared)
         self._layouts = LastLayout(self.policy, connection.pseudonyms)
-        self._roster: Roster | None = None  # the one that was enrolled last
 
     def __repr__(self) -> str:
         is_closed = self._attempt.state is StepState.CLOSED
@@ -220,10 +219,7 @@ class Run:
                 check_roster(blank, self.min_separation or UNSET)
             layout = self._layouts.of(users)
             enrolled = enrol(self._connection, blank, layout, deadline)
-            if self._roster is not None:
-                self._roster.supersede()
-            self._roster = Roster(self._attempt, layout, self._policies, limit, count, enrolled)
-            return self._roster
+            return Roster(self._attempt, layout, self._policies, limit, count, enrolled)
 
     def abandon(self, timeout: float | None = None) -> None:
         """Give up the step that was handed back, if there is one.
