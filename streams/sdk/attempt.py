@@ -28,7 +28,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum, auto
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from streams.records import (
     CloseRun,
@@ -108,22 +108,11 @@ class StepPart(Protocol[Part_co]):
         """Return the decision, or raise ``ConflictingDecisions`` if no worker has made it."""
 
 
-class AskedStep(Generic[T, D_co]):
-    """A step in the form that all partitions are asked to charge.
+class AskedStep(NamedTuple, Generic[T, D_co]):
+    """A step in the form that all partitions are asked to charge."""
 
-    Args:
-        parts: the parts by partition.
-        put_together: makes the step's result of the decisions of all partitions.
-
-    Attributes:
-        sent: the requests whose answers were not received yet; None if there are none.
-    """
-
-    def __init__(
-        self, parts: Mapping[int, StepPart[T]], put_together: Callable[[dict[int, T]], D_co]
-    ) -> None:
-        self.parts, self.put_together = parts, put_together
-        self.sent: PendingRequest | None = None
+    parts: Mapping[int, StepPart[T]]  # by partition
+    put_together: Callable[[dict[int, T]], D_co]  # makes the result of all partitions' decisions
 
 
 class Ahead(Generic[D_co]):
@@ -167,6 +156,7 @@ class Attempt:
             is shared, an earlier call.
         is_shared: other processes may charge this attempt as well.
         roster: the one that was enrolled last; None if there is none.
+        published: what this attempt has published of the step, by partition.
     """
 
     def __init__(
@@ -188,8 +178,7 @@ class Attempt:
         self._connection = connection
         self._witness = connection.watch(self.dataset, self.run)
         self._lock = threading.Lock()
-        # The digest of what this attempt has published of the step in each other partition.
-        self._published: dict[int, bytes] = {}
+        self.published: Mapping[int, StepPart[Any]] = {}
         # The digests of all that this attempt has sent of the step: answers may be late.
         self._sent: defaultdict[int, set[bytes]] = defaultdict(set)
         self._ahead: AskedStep[Any, Any] | None = None
@@ -223,9 +212,16 @@ class Attempt:
         finally:
             self._lock.release()
 
-    def decide(self, asked: AskedStep[Any, D], deadline: Deadline) -> D:
-        """Charge a step: first where it was decided before, then by the other partitions."""
-        sent, asked.sent = asked.sent, None
+    def decide(
+        self, asked: AskedStep[Any, D], deadline: Deadline, sent: PendingRequest | None = None
+    ) -> D:
+        """Charge a step: first where it was decided before, then by the other partitions.
+
+        Args:
+            asked: the step.
+            deadline: until when to wait.
+            sent: its requests, if they were sent already.
+        """
         if sent is not None:
             decisions = self._receive(asked.parts, sent, deadline)
         else:
@@ -235,18 +231,17 @@ class Attempt:
             decisions = self._receive(again, self._send(again, deadline), deadline) if again else {}
             decisions |= self._receive(elsewhere, self._publish(elsewhere, deadline), deadline)
         self._witness.check()
-        decided = asked.put_together(decisions)
+        decided: D = asked.put_together(decisions)
         self.step += 1
         self.state, self.handed_back = StepState.NEXT, frozenset()
-        self._published = {}
+        self.published = {}
         self._sent.clear()
         return decided
 
     def send_ahead(self, asked: AskedStep[Any, D], deadline: Deadline) -> Ahead[D]:
         """Send a step without waiting. A step that was handed back is sent by ``decision`` only."""
         self._check_published(asked)
-        if not self.handed_back:
-            asked.sent = self._publish(asked.parts, deadline)
+        sent = [] if self.handed_back else [self._publish(asked.parts, deadline)]
         self.state, self._ahead = StepState.AHEAD, asked
 
         def decide(timeout: float | None) -> D:
@@ -254,7 +249,7 @@ class Attempt:
                 if self._ahead is not asked:
                     raise Unusable("this step was rejected when it was charged: charge it again")
                 try:
-                    return self.decide(asked, deadline)
+                    return self.decide(asked, deadline, sent.pop() if sent else None)
                 except StepContentChanged:  # nothing was charged
                     self.state, self._ahead = self._undecided(), None
                     raise
@@ -285,10 +280,6 @@ class Attempt:
             confirms=self.token,
         )
         self._connection.ask({0: question}, RunOpened, deadline)
-
-    def has_published(self, parts: Mapping[int, StepPart[Any]]) -> bool:
-        """Return whether exactly these parts were published."""
-        return all(self._published.get(p) == part.digest for p, part in parts.items())
 
     def still_published(self) -> InvalidRequest:
         """Return the error for content other than what was published."""
@@ -321,19 +312,19 @@ class Attempt:
 
     def _check_published(self, asked: AskedStep[Any, Any]) -> None:
         parts = asked.parts.items()
-        if any(self._published.get(p, part.digest) != part.digest for p, part in parts):
+        if any(self.published.get(p, part).digest != part.digest for p, part in parts):
             raise self.still_published()
 
     def _publish(self, parts: Mapping[int, StepPart[Any]], deadline: Deadline) -> PendingRequest:
         """Send a step where it was not decided before. Its content is fixed from here on."""
-        before = self.state, self._published
-        self._published = {p: part.digest for p, part in parts.items()}
+        before = self.state, self.published
+        self.published = parts
         if self.state is StepState.NEXT:
             self.state = StepState.PUBLISHED
         try:
             return self._send(parts, deadline)
         except InvalidRequest:  # the step cannot be signed, so nothing was published
-            self.state, self._published = before
+            self.state, self.published = before
             raise
 
     def _send(self, parts: Mapping[int, StepPart[Any]], deadline: Deadline) -> PendingRequest:

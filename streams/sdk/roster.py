@@ -88,8 +88,6 @@ class Roster:
     ) -> None:
         self.clip_norm, self.levels = clip_norm, levels
         self._attempt, self._layout, self._policies = attempt, layout, policies
-        # The parts last sent, with the step and the digest of its cost table.
-        self._parts: tuple[int, bytes, dict[int, RosterPart]] | None = None
         self._norms = grid_norms(clip_norm, levels)
         count = len(layout.ids)
         self._current = Current(count, self._norms)
@@ -190,15 +188,15 @@ class Roster:
         again = {p: self._decided_before(p, step, priced) for p in attempt.handed_back}
         if sets_norms and attempt.is_shared:
             self._check_repeated_levels(again.keys())
-        parts = None
-        if self._parts is not None and self._parts[:2] == (step, priced.digest):
-            parts = self._parts[2]
-        if parts is None or not attempt.has_published(parts):
-            others = [p for p in range(len(self._layout.positions)) if p not in again]
-            parts = self._new_parts(priced, others)
-            self._parts = step, priced.digest, parts
-        elif sets_norms and not self._is_asked(parts):
+        published = {
+            partition: part
+            for partition, part in attempt.published.items()
+            if isinstance(part, RosterPart) and part.cost_table_digest == priced.digest
+        }
+        if sets_norms and published and not self._is_asked(published):
             raise attempt.still_published()
+        others = [p for p in range(len(self._layout.positions)) if p not in again]
+        parts = published or self._new_parts(priced, others)
         return AskedStep(
             parts,
             lambda decided: self.put_together(step, priced, parts, again | decided, again.keys()),
@@ -329,7 +327,7 @@ class Roster:
             levels=levels.tobytes(),
         )
         asked = AskedLevels(self._sent, rows, levels)
-        return RosterPart(encode(record), roster_digest(record), mine, asked)
+        return RosterPart(encode(record), roster_digest(record), priced.digest, mine, asked)
 
     def _is_asked(self, parts: Mapping[int, RosterPart]) -> bool:
         """Return whether the current levels are those that were sent."""

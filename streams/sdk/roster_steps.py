@@ -155,12 +155,14 @@ class RosterPart(NamedTuple):
     Attributes:
         record: the encoded request.
         digest: the digest of its content, which its decision carries.
+        cost_table_digest: of the step.
         positions: the positions of the roster's members in this partition.
         asked: the levels to charge.
     """
 
     record: bytes
     digest: bytes
+    cost_table_digest: bytes
     positions: NDArray[np.int64]
     asked: AskedLevels
 
