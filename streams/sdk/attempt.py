@@ -249,7 +249,8 @@ class Attempt:
                 if self._ahead is not asked:
                     raise Unusable("this step was rejected when it was charged: charge it again")
                 try:
-                    return self.decide(asked, deadline, sent.pop() if sent else None)
+                    decided: D = self.decide(asked, deadline, sent.pop() if sent else None)
+                    return decided
                 except StepContentChanged:  # nothing was charged
                     self.state, self._ahead = self._undecided(), None
                     raise

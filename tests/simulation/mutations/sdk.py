@@ -58,11 +58,11 @@ def interrupted_steps_sent_everywhere_at_once() -> Patches:
     """A step that was decided in some partitions is sent to all of them at once."""
     real = attempt.Attempt.decide
 
-    def decide(self: Any, asked: Any, deadline: Any) -> Any:
+    def decide(self: Any, asked: Any, deadline: Any, *sent: Any) -> Any:
         decided, self.handed_back = self.handed_back, frozenset()
         step = self.step
         try:
-            return real(self, asked, deadline)
+            return real(self, asked, deadline, *sent)
         finally:
             if self.step == step:
                 self.handed_back = decided
