@@ -88,7 +88,7 @@ from accounting.release import (
 
 if TYPE_CHECKING:
     from accounting.reports import Bounds, NormGrid, ReportAccountant
-    from accounting.reports.calibration import epsilon_of, noise_for_epsilon
+    from accounting.reports.calibration import noise_for_epsilon
 
 __all__ = [
     "MAX_BUDGET_UNITS",
@@ -131,7 +131,6 @@ __all__ = [
     "checked_cost_table",
     "cost_units",
     "curve_risk",
-    "epsilon_of",
     "from_units",
     "from_units_down",
     "gdp_budget",
@@ -165,7 +164,6 @@ _REPORTS = {
     "Bounds": "accounting.reports.bounds",
     "NormGrid": "accounting.reports.grid",
     "ReportAccountant": "accounting.reports.accountant",
-    "epsilon_of": "accounting.reports.calibration",
     "noise_for_epsilon": "accounting.reports.calibration",
 }
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 from accounting.reports.accountant import (
     METHODS,
     BoundedArray,
+    MembershipRisk,
     Method,
     ReportAccountant,
-    TightestReport,
 )
 from accounting.reports.bounds import Bounds
 from accounting.reports.grid import NormGrid
-from accounting.reports.membership import MembershipRisk, membership_risk
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi_report import DEFAULT_ORDERS, RenyiReport
 from accounting.reports.saddlepoint import SaddlePointReport
@@ -33,6 +32,4 @@ __all__ = [
     "RenyiReport",
     "ReportAccountant",
     "SaddlePointReport",
-    "TightestReport",
-    "membership_risk",
 ]

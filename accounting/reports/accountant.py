@@ -16,13 +16,15 @@ and must be labelled as one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from accounting.conversions.risk import risk_bounds
 from accounting.costs.mechanisms import Mechanism, known
 from accounting.exact.argument_checks import (
+    FloatArray,
     IntArray,
     nonnegative_finite,
     probability,
@@ -39,55 +41,37 @@ from accounting.reports.saddlepoint import SaddlePointReport
 Method: TypeAlias = Literal["tightest", "pld", "renyi", "saddlepoint"]
 METHODS: tuple[Method, ...] = get_args(Method)
 _LARGEST_EPSILON: Final = 1e200  # for upper bounds of delta, a larger epsilon counts as this
+_LARGE_DELTAS: Final = (0.1, 0.3)  # for the risk of users who have lost much
 
 
-class TightestReport:
-    """The tightest bounds: exact for Gaussian histories, else loss distributions and Rényi.
+class _Report(Protocol):
+    """Bounds for histories by one method."""
 
-    For histories with other steps, the smallest upper bound counts; that of sampled Gaussian steps
-    is never above that of the same steps without sampling. Bounds at two nearby points need not be
-    monotone, because each point of the loss distributions has its own lattice.
+    def epsilon(self, counts: IntArray, delta: float) -> Bounds: ...
 
-    Args:
-        pld, renyi, gaussian: reports for the same levels.
+    def delta(self, counts: IntArray, epsilon: float) -> Bounds: ...
+
+
+_Question: TypeAlias = Callable[[_Report, IntArray], Bounds]
+
+
+class MembershipRisk(NamedTuple):
+    """Upper bounds on attacks that test whether a user's data was used; arrays of shape (n,).
+
+    `true_positive_rate` is at the given false-positive rate, and `advantage` is the largest
+    difference of the two rates over all attacks.
     """
 
-    def __init__(self, pld: PldReport, renyi: RenyiReport, gaussian: GaussianReport) -> None:
-        self._pld, self._renyi, self._gaussian = pld, renyi, gaussian
-
-    def epsilon(self, counts: IntArray, delta: float) -> Bounds:
-        """Return bounds of epsilon at `delta`, 0 < delta < 1; `counts`: int64, (n, levels)."""
-        return self._bounds(counts, lambda report, rows: report.epsilon(rows, delta))
-
-    def delta(self, counts: IntArray, epsilon: float) -> Bounds:
-        """Return bounds of delta at `epsilon`, finite, >= 0; `counts` as for `epsilon`."""
-        return self._bounds(counts, lambda report, rows: report.delta(rows, epsilon))
-
-    def _bounds(self, counts: IntArray, ask: Callable[[MethodReport, IntArray], Bounds]) -> Bounds:
-        return self._gaussian.exact_or(
-            counts,
-            lambda rows: ask(self._gaussian, rows),
-            lambda rows: (
-                ask(self._pld, rows)
-                .at_most(ask(self._renyi, rows).upper)
-                .at_most(ask(self._gaussian, rows).upper)
-            ),
-        )
-
-
-MethodReport: TypeAlias = (
-    TightestReport | PldReport | RenyiReport | GaussianReport | SaddlePointReport
-)
+    true_positive_rate: FloatArray
+    advantage: FloatArray
 
 
 class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
     """Upper bounds, read-only float64, with the whole interval in `bounds`.
 
-    Only results of the accountant have `bounds`; their parts, their copies and the results of
-    arithmetic do not.
-
     Attributes:
-        bounds: lower bound, estimate and upper bound of each user, of the shape of this array.
+        bounds: lower bound, estimate and upper bound of each user, of the shape of this array. Only
+            results of the accountant have it; parts, copies and results of arithmetic do not.
     """
 
     bounds: Bounds
@@ -164,7 +148,7 @@ class ReportAccountant:
             one for one, one_grid in zip(each, grids, strict=True) for _ in range(one_grid.levels)
         ]
         self._orders = None if orders is None else renyi_orders("orders", orders)
-        self._reports: dict[Method, MethodReport] = {}
+        self._reports: dict[str, _Report] = {}
 
     def epsilon(
         self, counts: npt.ArrayLike, delta: float, method: Method = "tightest"
@@ -189,37 +173,65 @@ class ReportAccountant:
         asked = nonnegative_finite("epsilon", epsilon)
         level = min(asked, _LARGEST_EPSILON)
 
-        def found(report: MethodReport, rows: IntArray) -> Bounds:
+        def found(report: _Report, rows: IntArray) -> Bounds:
             bounds = report.delta(rows, level)
             return bounds if level == asked else bounds._replace(lower=np.zeros(len(rows)))
 
         return self._report(counts, method, found)
 
-    def _report(
-        self, counts: npt.ArrayLike, method: Method, ask: Callable[[MethodReport, IntArray], Bounds]
-    ) -> BoundedArray:
+    def risk(
+        self, counts: npt.ArrayLike, false_positive_rate: float, method: Method = "tightest"
+    ) -> MembershipRisk:
+        """Return the risk that a test for a user's presence succeeds, from points of its curve.
+
+        `counts`, `method`: as for `epsilon`; 0 < `false_positive_rate` < 1. Rounded up; from a
+        false-positive rate of 0.01 on, the rate is at most a quarter above the exact one.
+        """
+        alpha = probability("false_positive_rate", false_positive_rate)
+        at_zero = np.asarray(self.delta(counts, 0.0, method))
+        rate, _ = risk_bounds(np.zeros_like(at_zero), at_zero, alpha)
+        # Each point of the curve gives a bound (`accounting.conversions.risk`); the least counts.
+        for delta in {alpha / 5.0, min(2.0 * alpha, 0.99), *_LARGE_DELTAS}:
+            epsilon = np.asarray(self.epsilon(counts, delta, method))
+            found, _ = risk_bounds(epsilon, np.full_like(epsilon, delta), alpha)
+            rate = np.minimum(rate, found)
+        return MembershipRisk(np.where(at_zero > 0.0, rate, alpha), at_zero)
+
+    def _report(self, counts: npt.ArrayLike, method: Method, ask: _Question) -> BoundedArray:
         if method not in METHODS:
             raise InvalidInput("method", method, f"one of {', '.join(METHODS)}")
         checked = level_counts(counts, self._norms.size)
-        if checked.ndim == 2:
-            return BoundedArray(ask(self._method(method), checked))
-        one = ask(self._method(method), checked[np.newaxis])
-        return BoundedArray(Bounds(*(part.reshape(()) for part in one)))
+        rows = np.atleast_2d(checked)
+        found = self._tightest(rows, ask) if method == "tightest" else ask(self._by(method), rows)
+        return BoundedArray(Bounds(*(part.reshape(checked.shape[:-1]) for part in found)))
 
-    def _method(self, method: Method) -> MethodReport:
+    def _tightest(self, rows: IntArray, ask: _Question) -> Bounds:
+        """Return the exact bounds of Gaussian histories, and the best ones of the others."""
+        gaussian = self._by("gaussian")
+        assert isinstance(gaussian, GaussianReport)
+        # Bounds at two nearby points need not be monotone: each point of the loss distributions
+        # has its own lattice.
+        return gaussian.exact_or(
+            rows,
+            lambda some: ask(gaussian, some),
+            lambda some: (
+                ask(self._by("pld"), some)
+                .at_most(ask(self._by("renyi"), some).upper)
+                .at_most(ask(gaussian, some).upper)
+            ),
+        )
+
+    def _by(self, method: str) -> _Report:
         if method not in self._reports:
-            self._reports[method] = self._build(method)
+            mechanisms, norms = self._mechanisms, self._norms
+            made: _Report
+            if method == "renyi":
+                made = RenyiReport(mechanisms, norms, self._orders)
+            elif method == "pld":
+                made = PldReport(mechanisms, norms)
+            elif method == "gaussian":
+                made = GaussianReport(mechanisms, norms)
+            else:
+                made = SaddlePointReport(mechanisms, norms)
+            self._reports[method] = made
         return self._reports[method]
-
-    def _build(self, method: Method) -> MethodReport:
-        mechanisms, norms = self._mechanisms, self._norms
-        if method == "tightest":
-            pld, renyi = self._method("pld"), self._method("renyi")
-            assert isinstance(pld, PldReport)
-            assert isinstance(renyi, RenyiReport)
-            return TightestReport(pld, renyi, GaussianReport(mechanisms, norms))
-        if method == "renyi":
-            return RenyiReport(mechanisms, norms, self._orders)
-        if method == "pld":
-            return PldReport(mechanisms, norms)
-        return SaddlePointReport(mechanisms, norms)

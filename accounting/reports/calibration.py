@@ -10,13 +10,10 @@ from typing import Final
 import numpy as np
 
 from accounting.conversions import gdp_budget, gdp_to_delta, gdp_to_epsilon
-from accounting.costs.costs import gdp_cost
 from accounting.costs.mechanisms import (
     SMALLEST_RATE,
-    Gaussian,
     Mechanism,
     PoissonGaussian,
-    simplified,
 )
 from accounting.exact.argument_checks import (
     FloatArray,
@@ -26,12 +23,10 @@ from accounting.exact.argument_checks import (
     probability,
     real_number,
     user_count,
-    whole_number,
 )
 from accounting.exact.invalid_input import InvalidInput
-from accounting.exact.products import product_up
 from accounting.reports.accountant import ReportAccountant
-from accounting.reports.grid import MAX_COUNT, NormGrid
+from accounting.reports.grid import NormGrid
 from accounting.reports.pld.losses import LARGEST_RATIO
 from accounting.reports.pld.pld_report import PldReport
 
@@ -40,37 +35,6 @@ _FINENESS: Final = 2**13
 _LARGEST_OCTAVES: Final = 60
 _MAX_STEPS: Final = 10**9
 _ENOUGH: Final = 1e-30  # if epsilon or delta is at least this, `gdp_budget` is above 0
-
-
-def epsilon_of(
-    noise_stddev: float,
-    sampling_rate: float,
-    steps: int,
-    delta: float,
-    clip_norm: float = 1.0,
-) -> float:
-    """Return the epsilon at `delta` of `steps` equal steps, rounded up: DP-SGD in one call.
-
-    Each step is Gaussian, on a Poisson sample of rate `sampling_rate`, from 0 to 1, for a user
-    whose norm is `clip_norm` in every step; neighbours add or remove one user. `noise_stddev` is
-    absolute, in the units of the norm: the noise multiplier times `clip_norm`. `steps`: from 0 to
-    2**46; 0 < `delta` < 1. In nats; infinite if the report has no bound.
-
-    At rate 1 it is exact except for rounding; below, it is the upper bound of `ReportAccountant`,
-    which also has intervals and other histories, and never above that at rate 1. As with
-    `noise_for_epsilon`, the number of steps is fixed; the result does not apply to a filter or an
-    odometer.
-    """
-    mechanism = PoissonGaussian(noise_stddev, sampling_rate)
-    count = whole_number("steps", steps, 0, MAX_COUNT)
-    tail, norm = probability("delta", delta), positive_finite("clip_norm", clip_norm)
-    if count == 0 or mechanism.sampling_rate == 0.0:
-        return 0.0
-    if mechanism.sampling_rate == 1.0:
-        squares = product_up(float(count), gdp_cost(Gaussian(mechanism.noise_stddev), [norm]))
-        return gdp_to_epsilon(math.nextafter(math.sqrt(float(squares[0])), math.inf), tail)
-    accountant = ReportAccountant(mechanism, NormGrid(norm, 1))
-    return float(accountant.epsilon(np.array([count]), tail))
 
 
 def noise_for_epsilon(
@@ -126,7 +90,7 @@ def noise_for_epsilon(
 def steps_for_epsilon(epsilon: float, delta: float, mechanism: PoissonGaussian, most: int) -> int:
     """Return the largest number of equal steps whose composition is certified (epsilon, delta)-DP.
 
-    The steps are those of `epsilon_of`, at norm 1. `most`: the largest result, >= 1.
+    The steps are at norm 1. `most`: the largest result, >= 1.
 
     Returns:
         From 0 to `most`: `epsilon_of_steps` of the result is at most `epsilon`.
@@ -147,18 +111,14 @@ def steps_for_epsilon(epsilon: float, delta: float, mechanism: PoissonGaussian, 
 
 
 def epsilon_of_steps(mechanism: PoissonGaussian, steps: IntArray, delta: float) -> FloatArray:
-    """Return `epsilon_of` for several numbers of equal steps at norm 1; float64 of shape (n,).
+    """Return the epsilon of several numbers of equal steps at norm 1; float64 of shape (n,).
 
     Args:
-        mechanism: of the steps, at a rate above 0.
+        mechanism: of the steps.
         steps: int64, shape (n,), 0 to 2**46.
         delta: strictly between 0 and 1.
     """
-    step = simplified(mechanism)
-    if isinstance(step, Gaussian):
-        noise = step.noise_stddev
-        return np.array([epsilon_of(noise, 1.0, count, delta) for count in steps.tolist()])
-    return np.asarray(_unit_accountant(step).epsilon(steps[:, np.newaxis], delta))
+    return np.asarray(_unit_accountant(mechanism).epsilon(steps[:, np.newaxis], delta))
 
 
 @lru_cache(maxsize=16)

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from accounting import InvalidInput, NormGrid, ReportAccountant, Risk
 from accounting.reports.accountant import Method
-from accounting.reports.membership import membership_risk
 from streams.ledger.accounts import Accounts
 from streams.operations.guarantees import Amounts
 from streams.records import FALSE_POSITIVE_RATE, User
@@ -226,9 +225,7 @@ class _Accountants:
             rows = different[block]
             try:
                 found[0, block] = accountant.epsilon(rows, self.delta, method=self._method)
-                found[1:, block] = membership_risk(
-                    accountant, rows, self.false_positive_rate, self._method
-                )
+                found[1:, block] = accountant.risk(rows, self.false_positive_rate, self._method)
             except InvalidInput as error:
                 if self._method != "saddlepoint":
                     raise

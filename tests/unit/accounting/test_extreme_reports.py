@@ -11,7 +11,6 @@ from accounting import (
     NormGrid,
     PoissonGaussian,
     ReportAccountant,
-    epsilon_of,
     noise_for_epsilon,
 )
 from accounting.reports.accountant import METHODS
@@ -30,7 +29,8 @@ LARGE_NORMS = pytest.mark.parametrize(
 def test_rates_at_the_end_of_float64_are_reported(rate: float, delta: float) -> None:
     mechanism = PoissonGaussian(1.0, rate)
     assert mechanism.sampling_rate == max(rate, 1e-290)
-    assert 0.0 <= epsilon_of(1.0, rate, 2**46, delta) < math.inf
+    report = ReportAccountant(mechanism, NormGrid(1.0, 1))
+    assert 0.0 <= report.epsilon([2**46], delta) < math.inf
 
 
 @pytest.mark.parametrize("rate", [5e-324, 1e-320])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import Gaussian, PureDP, gdp_risk
-from accounting.reports import NormGrid, ReportAccountant, membership_risk
+from accounting.reports import NormGrid, ReportAccountant
 from tests.examples import examples
 
 GRID = NormGrid(1.0, 2)
@@ -20,7 +20,7 @@ def test_risk_of_gaussian_steps_is_above_the_exact_one_and_near(
     noise: float, steps: int, alpha: float
 ) -> None:
     report = ReportAccountant(Gaussian(noise), GRID)
-    found = membership_risk(report, [[0, steps], [0, 0]], alpha)
+    found = report.risk([[0, steps], [0, 0]], alpha)
     exact = gdp_risk(math.sqrt(steps) / noise, alpha)
     assert exact.true_positive_rate <= found.true_positive_rate[0] * (1 + 1e-9)
     assert found.true_positive_rate[0] <= exact.true_positive_rate * 1.25
@@ -33,5 +33,5 @@ def test_risk_of_gaussian_steps_is_above_the_exact_one_and_near(
 def test_risk_of_a_pure_step_is_not_below_that_of_randomised_response(rate: float) -> None:
     report = ReportAccountant(PureDP(), NormGrid(0.8, 1))
     exact = min(math.exp(0.8) * rate, 1.0 - math.exp(-0.8) * (1.0 - rate))
-    found = float(membership_risk(report, [1], rate).true_positive_rate)
+    found = float(report.risk([1], rate).true_positive_rate)
     assert exact <= found <= 1.25 * exact

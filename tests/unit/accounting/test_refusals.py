@@ -46,7 +46,6 @@ from accounting import (
     checked_cost_table,
     cost_units,
     curve_risk,
-    epsilon_of,
     from_units,
     from_units_down,
     gdp_budget,
@@ -85,7 +84,7 @@ from accounting.release import (
 )
 from accounting.release.clipping import norm_products
 from accounting.release.exact_normals import LARGEST_STDDEV, ExactNormals
-from accounting.reports import METHODS, RenyiReport, membership_risk
+from accounting.reports import METHODS, RenyiReport
 from accounting.research import (
     GdpOdometer,
     LecuyerOdometer,
@@ -428,6 +427,10 @@ def releases() -> list[Refused]:
 def reports() -> list[Refused]:
     report = ReportAccountant(Gaussian(2.0), GRID)
     counts = np.zeros((1, 10), dtype=np.int64)
+    noise = {"epsilon": 1.0, "delta": 1e-5, "steps": 10, "sampling_rate": 1.0, "clip_norm": 1.0}
+    no_noise = {"epsilon": [-1.0, INF, NAN], "delta": NO_DELTA, "clip_norm": NO_SIZE}
+    no_noise["steps"] = [0, -5, 2.5, True, 10**9 + 1]
+    no_noise["sampling_rate"] = [0.0, 1.5, -0.1, NAN]
     no_counts = [
         *(np.zeros((2, 9), np.int64), np.zeros((1, 2, 10), np.int64), np.zeros((2, 10))),
         *(np.zeros((2, 10), np.bool_), counts - 1, counts + 2**46 + 1, np.int64(3), []),
@@ -443,6 +446,7 @@ def reports() -> list[Refused]:
             {"delta": 1e-5, "method": "renyi"},
             {"delta": NO_DELTA, "method": ["moments"]},
         ),
+        Refused(noise_for_epsilon, noise, no_noise),
         Refused(partial(report.delta, counts), {"epsilon": 1.0}, {"epsilon": [-1.0, NAN, INF]}),
         Refused(
             lambda mechanism, grid, orders=None: ReportAccountant(mechanism, grid, orders=orders),
@@ -459,7 +463,7 @@ def reports() -> list[Refused]:
             {"orders": NO_ORDERS},
         ),
         Refused(
-            partial(membership_risk, report, counts),
+            partial(report.risk, counts),
             {"false_positive_rate": 0.1},
             {"false_positive_rate": [0.0, 1.0, -0.1, NAN]},
         ),
@@ -533,8 +537,6 @@ def of_numbers() -> Iterator[Refused]:
     yield takes(steps.epsilon, [2], 1e-5)
     yield takes(lambda n, b: steps.epsilon(n, 1e-5, when="any time", budget=b), [2], 3 * 2**44)
     yield takes(steps_noise_multiplier, 1.0, 1e-5, 1.0, 9)
-    yield takes(lambda e, d, t, c: noise_for_epsilon(e, d, t, 1.0, c), 1.0, 1e-5, 10, 1.0)
-    yield takes(lambda s, t, d, c: epsilon_of(s, 1.0, t, d, c), 1.0, 10, 1e-5, 1.0)
     yield takes(noise_for_norm_budget, 1.0, 1.0)
     yield takes(gdp_risk, 0.1, 0.01)
     yield takes(renyi_budgets, 1.0, 1e-5, ORDERS)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from accounting import epsilon_of, gdp_budget
+from accounting import NormGrid, PoissonGaussian, ReportAccountant, gdp_budget
 from bench.papers import dpsgd, trainings
 from bench.papers.dpsgd import Sampled
 from bench.papers.images import CLIP_NORM, load_digits
@@ -16,7 +16,9 @@ from bench.papers.trainings import WAYS, FullBatches, Way, full_batches, samples
 @pytest.mark.parametrize("settings", [dpsgd.DIGITS, dpsgd.DIGITS_TUNED, dpsgd.MNIST])
 def test_the_worst_case_spends_the_guarantee_and_hardly_less(settings: Sampled) -> None:
     def epsilon(multiplier: float) -> float:
-        return epsilon_of(multiplier, settings.sampling_rate, settings.steps, settings.delta)
+        step = PoissonGaussian(multiplier, settings.sampling_rate)
+        report = ReportAccountant(step, NormGrid(1.0, 1))
+        return float(report.epsilon([settings.steps], settings.delta))
 
     assert epsilon(settings.worst_case_multiplier) <= settings.epsilon
     assert epsilon(0.998 * settings.worst_case_multiplier) > settings.epsilon
