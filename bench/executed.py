@@ -3,7 +3,8 @@
     python -m bench.executed           a table of files
     python -m bench.executed --lines   with the numbers of the lines
 
-A charge of integer ids goes through a real broker and a real Redis. Each line of ``accounting`` and
+A charge of integer ids goes through a real broker and a real Redis, and then through a ledger in
+memory, in which no line of Kafka, Redis and a worker runs. Each line of ``accounting`` and
 ``streams`` that runs between the call of ``Run.charge`` and the end of the worker's publishing
 counts, whatever it is for. The figures are for people who judge how much code a charge needs; no
 test depends on them.
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -101,16 +103,12 @@ def measure() -> tuple[Lines, Lines]:
         tracer.install()
         try:
             with Turnstile(config=config) as turnstile:
-                turnstile.create_dataset("population", epsilon=1.0, delta=1e-6)
-                run = turnstile.run("population", "training")
-                users, norms = np.arange(20), np.full(20, 0.5)
-                for _ in range(_WARM_UP):
-                    run.charge(users, norms, noise_stddev=30.0, clip_norm=1.0)
+                charge = _charge_often(turnstile)
                 time.sleep(_SETTLED)
                 record.touch()
                 time.sleep(_SETTLED)
                 tracer.recording = True
-                run.charge(users, norms, noise_stddev=30.0, clip_norm=1.0)
+                charge()
                 tracer.recording = False
                 time.sleep(_SETTLED)
                 record.unlink()
@@ -120,6 +118,35 @@ def measure() -> tuple[Lines, Lines]:
             worker.stop()
         found = json.loads(lines.read_text(encoding="utf-8"))
         return tracer.lines, {name: set(numbers) for name, numbers in found.items()}
+
+
+def _charge_often(turnstile: Turnstile) -> Callable[[], object]:
+    """Charge until every cache is filled, and return a function that charges once more."""
+    turnstile.create_dataset("population", epsilon=1.0, delta=1e-6)
+    run = turnstile.run("population", "training")
+    users, norms = np.arange(20), np.full(20, 0.5)
+
+    def charge() -> object:
+        return run.charge(users, norms, noise_stddev=30.0, clip_norm=1.0)
+
+    for _ in range(_WARM_UP):
+        charge()
+    return charge
+
+
+def measure_in_memory() -> Lines:
+    """Return the lines that one charge executes without a broker."""
+    tracer = Tracer()
+    with Turnstile.in_memory() as turnstile:
+        charge = _charge_often(turnstile)
+        tracer.install()
+        try:
+            tracer.recording = True
+            charge()
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+    return tracer.lines
 
 
 def main() -> None:
@@ -140,8 +167,10 @@ def main() -> None:
         if options.lines:
             print("   ", *sorted(mine | theirs))
     total = sum(len(sdk.get(name, set()) | worker.get(name, set())) for name in names)
-    mine, theirs = (sum(map(len, part.values())) for part in (sdk, worker))
-    print(f"{f'{len(names)} files':44} {mine:6} {theirs:6} {total:6}")
+    in_sdk, in_worker = (sum(map(len, part.values())) for part in (sdk, worker))
+    print(f"{f'{len(names)} files':44} {in_sdk:6} {in_worker:6} {total:6}")
+    in_memory = measure_in_memory()
+    print(f"in memory: {len(in_memory)} files, {sum(map(len, in_memory.values()))} lines")
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ from streams.ledger.rule import NO_ROWS
 from streams.ledger.tracked import Address, Tracked
 from streams.ledger.validation import (
     check_balances,
+    check_mechanism,
     check_request,
-    check_roster_mechanism,
     check_rosters,
 )
 from streams.records import ChargeRoster, Enrol, Reason, Rejection, RosterMechanism
@@ -425,7 +425,7 @@ def cost_tables(
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     noise = charge.mechanism, charge.scale, charge.sampling_rate
     if noise != members.checked:
-        check_roster_mechanism(charge, terms.clip_norm, budgets.policies)
+        check_mechanism(charge, terms.clip_norm, budgets.policies)
         members.checked = noise
     digest = charge.cost_table_digest
     if charge.units and cost_table_digest(charge.units) != digest:

@@ -1,7 +1,8 @@
 """Checks of requests before anything changes: policies, mechanisms, users, norms and maxima.
 
-Every check raises ``Rejection`` for the first problem that it finds. All properties of a measure
-are in its row of ``accounting.measures``; ``MEASURES`` has no row of measures with a shape.
+Every check raises ``Rejection`` for the first problem that it finds; the reasons are in brackets.
+All properties of a measure are in its row of ``accounting.measures``; ``MEASURES`` has no row of
+measures with a shape.
 
 A record changes one balance per user, budget and order. The number of balances bounds what a worker
 computes, writes to Redis and publishes for the record. The store writes large batches in pieces, so
@@ -47,7 +48,6 @@ from streams.records import (
     RESERVED,
     Charge,
     ChargeRoster,
-    MechanismName,
     Policy,
     Reason,
     Rejection,
@@ -58,22 +58,19 @@ from streams.records import (
 from streams.records.packing import unpack_norms
 from streams.records.users import UserIds
 
-MECHANISMS: Mapping[MechanismName, Callable[[float], Mechanism]] = {
-    "gaussian": Gaussian,
-    "laplace": Laplace,
-    "pure-dp": lambda _: PureDP(),
+MECHANISMS: Mapping[RosterMechanism, Callable[[float, float], Mechanism]] = {
+    "gaussian": lambda scale, _: Gaussian(scale),
+    "laplace": lambda scale, _: Laplace(scale),
+    "pure-dp": lambda *_: PureDP(),
+    "poisson-gaussian": PoissonGaussian,
 }
-"""Makes a mechanism from the scale of a charge. Each mechanism of the wire has one row."""
+"""Makes each mechanism of the wire from the scale and the sampling rate of a step."""
 
 _HIDDEN = (ERASED_INTEGER + HIDDEN, ERASED_STRING + HIDDEN)
 
 
 def check_policy(policy: Policy) -> None:
-    """Check the fields of a policy against each other.
-
-    Raises:
-        Rejection: INVALID_POLICY.
-    """
+    """Check the fields of a policy against each other (INVALID_POLICY)."""
     shape = policy.sampling_rate, policy.noise_multiplier
     if shape.count(UNSET) != (2 if policy.measure in MEASURES else 0):
         raise Rejection(
@@ -122,14 +119,11 @@ def check_policy(policy: Policy) -> None:
 
 
 def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
-    """Check a new dataset against its ancestors.
+    """Check a new dataset against its ancestors (INVALID_POLICY).
 
     Args:
         policy: the new dataset's, checked by itself.
         outer: the ancestors', the nearest first; empty if a parent does not exist.
-
-    Raises:
-        Rejection: INVALID_POLICY.
     """
     if not outer:
         return
@@ -166,7 +160,7 @@ def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
 
 
 def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None:
-    """Check a new dataset that is to have a share of another dataset's budget.
+    """Check a new dataset that is to have a share of another dataset's budget (INVALID_POLICY).
 
     Budgets of one measure add up in their units (mu squared, rho, epsilon, or Rényi divergence at
     each order), whichever runs charge the shares and in whatever order.
@@ -175,9 +169,6 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
         policy: the new dataset's policy, checked by itself.
         whole: the policy of the dataset whose budget is shared.
         shares: the policies of the shares that exist, closed ones included.
-
-    Raises:
-        Rejection: INVALID_POLICY.
     """
     name, complaint = whole.dataset, None
     taken = [sum(units) for units in zip(*(share.budget for share in shares), strict=True)]
@@ -229,96 +220,60 @@ def filter_of(policy: Policy) -> BudgetFilter:
     return policy.row.filter_of(policy.budget, policy.orders or None)
 
 
-def mechanism_of(name: MechanismName, scale: float, *policies: Policy) -> Mechanism:
-    """Return the mechanism of a charge, if the measures of these policies can charge it.
-
-    Args:
-        name: of the mechanism.
-        scale: of its noise.
-        policies: of all budgets charged, the dataset's own first.
-
-    Raises:
-        Rejection: INVALID_MECHANISM.
-    """
-    try:
-        mechanism = MECHANISMS[name](scale)
-    except InvalidInput as error:
-        raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
-    check_covered(mechanism, name, policies, Measure.covers)
-    return mechanism
-
-
-def check_noise(mechanism: Mechanism, clip_norm: float, policies: Sequence[Policy]) -> None:
-    """Check that the noise is high enough for users at the clip norm to be charged.
-
-    Raises:
-        Rejection: INVALID_MECHANISM.
-    """
-    for policy in policies:
-        shape = policy.row.shape
-        if shape is not None and clip_norm > shape.largest_norm(mechanism):
-            detail = (
-                f"the noise of {mechanism} is too low for clip norm {clip_norm}: dataset "
-                f"{policy.dataset!r} counts steps with noise of at least {shape.noise_multiplier} "
-                f"times the clip norm, here {shape.noise_multiplier * clip_norm:.6g}"
-            )
-            raise Rejection(Reason.INVALID_MECHANISM, detail)
-
-
-def check_roster_mechanism(
-    charge: ChargeRoster, clip_norm: float, policies: Sequence[Policy]
-) -> None:
-    """Check the mechanism of a step that brings a cost table.
-
-    Args:
-        charge: the step.
-        clip_norm: of the roster.
-        policies: of all budgets charged, the dataset's own first.
-
-    Raises:
-        Rejection: INVALID_MECHANISM.
-    """
-    if charge.mechanism != "poisson-gaussian" and charge.sampling_rate != 1.0:
-        detail = (
-            f"sampling_rate is {charge.sampling_rate}, but steps of {charge.mechanism} are not "
-            "sampled; only steps of poisson-gaussian are"
-        )
-        raise Rejection(Reason.INVALID_MECHANISM, detail)
-    try:
-        mechanism = mechanism_of_step(charge)
-    except InvalidInput as error:
-        raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
-    check_covered(mechanism, charge.mechanism, policies, Measure.covers_by_table)
-    check_noise(mechanism, clip_norm, policies)
-
-
-def mechanism_of_step(charge: ChargeRoster) -> Mechanism:
-    """Return the mechanism that a roster step names.
+def mechanism_of(charge: Charge | ChargeRoster) -> Mechanism:
+    """Return the mechanism that a step names.
 
     Raises:
         InvalidInput: it has no such scale or sampling rate.
     """
-    if charge.mechanism == "poisson-gaussian":
-        return PoissonGaussian(charge.scale, charge.sampling_rate)
-    return MECHANISMS[charge.mechanism](charge.scale)
+    sampling_rate = charge.sampling_rate if isinstance(charge, ChargeRoster) else 1.0
+    return MECHANISMS[charge.mechanism](charge.scale, sampling_rate)
+
+
+def check_mechanism(
+    charge: Charge | ChargeRoster, clip_norm: float, policies: Sequence[Policy]
+) -> Mechanism:
+    """Return the mechanism of a step, if these policies can charge it (INVALID_MECHANISM).
+
+    Args:
+        charge: the step.
+        clip_norm: the largest norm; 0 if it is not known.
+        policies: of all budgets charged, the dataset's own first.
+    """
+    covers = Measure.covers
+    if isinstance(charge, ChargeRoster):
+        covers = Measure.covers_by_table
+        if charge.mechanism != "poisson-gaussian" and charge.sampling_rate != 1.0:
+            detail = (
+                f"sampling_rate is {charge.sampling_rate}, but steps of {charge.mechanism} are not "
+                "sampled; only steps of poisson-gaussian are"
+            )
+            raise Rejection(Reason.INVALID_MECHANISM, detail)
+    try:
+        mechanism = mechanism_of(charge)
+    except InvalidInput as error:
+        raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
+    check_covered(mechanism, policies, covers, clip_norm)
+    return mechanism
 
 
 def check_covered(
     mechanism: Mechanism,
-    name: RosterMechanism,
     policies: Sequence[Policy],
     covers: Callable[[Measure, Mechanism], bool],
+    clip_norm: float = 0.0,
 ) -> None:
-    """Check that every budget's measure can charge a step.
+    """Check that every budget's measure can charge a step (INVALID_MECHANISM).
+
+    The rejection lists the measures that can. Under clip, the mechanism must have norms that can be
+    clipped; a measure that counts steps charges users up to the clip norm only if the noise is high
+    enough.
 
     Args:
         mechanism: of the step.
-        name: of the mechanism.
         policies: of all budgets charged, the dataset's own first.
         covers: ``Measure.covers`` or, for steps with a cost table, ``Measure.covers_by_table``.
-
-    Raises:
-        Rejection: INVALID_MECHANISM; it lists the measures that can charge the step.
+        clip_norm: the largest norm; 0 if it is not known.
     """
     for policy in policies:
         measure = policy.row
@@ -337,14 +292,23 @@ def check_covered(
             )
     clips = bool(policies) and policies[0].on_exhaustion == "clip"  # the charged dataset decides
     if clips and not isinstance(mechanism, Gaussian | PoissonGaussian):
-        detail = f"on_exhaustion=clip grants norms of gaussian steps only, not {name}"
+        detail = f"on_exhaustion=clip grants norms of gaussian steps only, not of {mechanism}"
         raise Rejection(Reason.INVALID_MECHANISM, detail)
+    for policy in policies:
+        shape = policy.row.shape
+        if shape is not None and clip_norm > shape.largest_norm(mechanism):
+            detail = (
+                f"the noise of {mechanism} is too low for clip norm {clip_norm}: dataset "
+                f"{policy.dataset!r} counts steps with noise of at least {shape.noise_multiplier} "
+                f"times the clip norm, here {shape.noise_multiplier * clip_norm:.6g}"
+            )
+            raise Rejection(Reason.INVALID_MECHANISM, detail)
 
 
 def check_charge(
     charge: Charge, held: Sequence[tuple[Policy, User | None]]
 ) -> tuple[UserIds, NDArray[np.float64], Mechanism]:
-    """Check everything about a charge that needs no accounts.
+    """Check everything about a charge that needs no accounts (LENGTH_MISMATCH to NORM_ABOVE_CLIP).
 
     Args:
         charge: one step in one partition.
@@ -353,18 +317,13 @@ def check_charge(
 
     Returns:
         The users, their norms and the mechanism.
-
-    Raises:
-        Rejection: LENGTH_MISMATCH to NORM_ABOVE_CLIP, the first that applies.
     """
     users, norms = UserIds.unpack(charge.users), unpack_norms(charge.norms)
     if len(norms) != len(users):
         raise Rejection(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
     # A step without users costs nothing, whatever its mechanism.
     policies = [policy for policy, _ in held if len(users)]
-    mechanism = mechanism_of(charge.mechanism, charge.scale, *policies)
-    if charge.clip_norm is not None:
-        check_noise(mechanism, charge.clip_norm, policies)
+    mechanism = check_mechanism(charge, charge.clip_norm or 0.0, policies)
     for policy, first in held:
         check_kinds(policy, first, users)
     check_norms(norms, charge.clip_norm)
@@ -372,26 +331,19 @@ def check_charge(
 
 
 def check_distinct(users: UserIds) -> None:
-    """Check that no user appears twice.
-
-    Raises:
-        Rejection: DUPLICATE_USER.
-    """
+    """Check that no user appears twice (DUPLICATE_USER)."""
     user = users.duplicate()
     if user is not None:
-        detail = f"user {quoted(plain(user))} appears twice in this step: add its norms up first"
+        detail = f"user {quoted(user)} appears twice in this step: add its norms up first"
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
 
 def check_once(users: UserIds, slots: NDArray[np.int64]) -> None:
-    """Check that no known user appears twice.
+    """Check that no known user appears twice (DUPLICATE_USER).
 
     Args:
         users: of the charge.
         slots: of these users; UNKNOWN for those never seen.
-
-    Raises:
-        Rejection: DUPLICATE_USER.
     """
     ordered = np.sort(slots.astype(np.int32))  # half as long, sorted in half the time
     repeated = ordered[1:] == ordered[:-1]
@@ -400,24 +352,21 @@ def check_once(users: UserIds, slots: NDArray[np.int64]) -> None:
     twice = ordered[1:][repeated & (ordered[1:] != UNKNOWN)]
     if len(twice):
         first = int(np.flatnonzero(np.isin(slots, twice))[0])
-        detail = f"user {quoted(plain(users[first]))} appears twice in this step"
+        detail = f"user {quoted(users[first])} appears twice in this step"
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
 
 def check_no_member(users: UserIds, slots: NDArray[np.int64], members: NDArray[np.int64]) -> None:
-    """Check that no user is a member of the roster.
+    """Check that no user is a member of the roster (DUPLICATE_USER).
 
     Args:
         users: to be enrolled.
         slots: of these users; UNKNOWN for those never seen.
         members: the slots of all members.
-
-    Raises:
-        Rejection: DUPLICATE_USER.
     """
     repeated = np.isin(slots, members)
     if repeated.any():
-        user = plain(users[int(repeated.argmax())])
+        user = users[int(repeated.argmax())]
         detail = f"user {quoted(user)} is a member already, at another position"
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
@@ -458,15 +407,12 @@ def published(user: User) -> User:
 
 
 def check_kinds(policy: Policy, first: User | None, users: UserIds) -> None:
-    """Check that these ids are of the kinds that the dataset has.
+    """Check that these ids are of the kinds that the dataset has (MIXED_USERS).
 
     Args:
         policy: of the dataset.
         first: its first user in this partition, if it has one.
         users: of the charge.
-
-    Raises:
-        Rejection: MIXED_USERS.
     """
     allowed = policy.user_ids
     if allowed == "mixed" or not len(users):
@@ -514,17 +460,13 @@ def check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
 
 
 def check_homes(users: UserIds, partition: int, partitions: int) -> None:
-    """Check that all users live in this partition.
-
-    Raises:
-        Rejection: WRONG_PARTITION.
-    """
+    """Check that all users live in this partition (WRONG_PARTITION)."""
     homes = users.homes(partitions)
     strangers = np.flatnonzero(homes != partition)
     if len(strangers):
         first = int(strangers[0])
         detail = (
-            f"user {quoted(plain(users[first]))} lives in partition {int(homes[first])} "
+            f"user {quoted(users[first])} lives in partition {int(homes[first])} "
             f"of {partitions}, not in {partition}"
         )
         raise Rejection(Reason.WRONG_PARTITION, detail)
@@ -536,34 +478,22 @@ def _kind(user: User) -> Literal["integer", "string"]:
     return "string" if is_string else "integer"
 
 
-def plain(user: User | np.int64) -> User:
-    """Return an id as a plain integer or string, for texts."""
-    return user.item() if isinstance(user, np.int64) else published(user)
-
-
 _FIXED = 4096  # names, tokens, headers
 
 
 def check_request(users: int) -> None:
-    """Check the number of users in one request.
-
-    Raises:
-        Rejection: TOO_LARGE.
-    """
+    """Check the number of users in one request (TOO_LARGE)."""
     if users > MAX_CHARGE_USERS:
         detail = f"the request has {users} users; it may have {MAX_CHARGE_USERS}: send several"
         raise Rejection(Reason.TOO_LARGE, detail)
 
 
 def check_balances(users: int, orders: Mapping[str, int]) -> None:
-    """Check the number of accounts and balances that one step changes.
+    """Check the number of accounts and balances that one step changes (TOO_LARGE).
 
     Args:
         users: the users of the charge, or the members of the roster.
         orders: for each budget that the step counts against, its number of orders (at least 1).
-
-    Raises:
-        Rejection: TOO_LARGE.
     """
     accounts, balances = users * len(orders), users * sum(orders.values())
     if accounts > MAX_ACCOUNTS or balances > MAX_BALANCES:
@@ -577,13 +507,10 @@ def check_balances(users: int, orders: Mapping[str, int]) -> None:
 
 
 def check_rosters(rosters: int) -> None:
-    """Check whether another roster may charge a budget that so many rosters charge.
+    """Check whether another roster may charge a budget that so many rosters charge (TOO_LARGE).
 
     A user has accrued charges on one roster at most. Charging the user settles them in all budgets
     of that roster, so the number of rosters bounds what one record settles.
-
-    Raises:
-        Rejection: TOO_LARGE.
     """
     if rosters >= MAX_ROSTERS:
         detail = (
@@ -594,7 +521,7 @@ def check_rosters(rosters: int) -> None:
 
 
 def check_decision(users: UserIds, *, clips: bool) -> None:
-    """Check that a charge's decision fits into an answer.
+    """Check that a charge's decision fits into an answer (TOO_LARGE).
 
     The decision has two bits for each user, and either the id and a reason byte, if the user is
     halted, or the granted norm. Usually that is less than the request, where a norm takes eight
@@ -604,9 +531,6 @@ def check_decision(users: UserIds, *, clips: bool) -> None:
     Args:
         users: by the names that the decision has.
         clips: True if less than the requested norm may be granted.
-
-    Raises:
-        Rejection: TOO_LARGE.
     """
     least = 12 if clips else 0
     if users.are_integers:

@@ -238,7 +238,7 @@ class _Account:
         if not admitted[place]:
             granted = 0.0
             reason = decision.reasons[int(np.count_nonzero(~admitted[:place]))]
-        mechanism = mechanism_of(charge.mechanism, charge.scale, *budgets.policies)
+        mechanism = mechanism_of(charge)
         asked = [
             policy.row.charge_units(mechanism, [norm], policy.orders or None)[0]
             for policy in budgets.policies

@@ -31,7 +31,7 @@ from accounting.costs.norm_levels import grid_norms
 from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger
 from streams.ledger.tracked import Address
-from streams.ledger.validation import MECHANISMS, mechanism_of_step
+from streams.ledger.validation import mechanism_of
 from streams.records import (
     Charge,
     ChargeRoster,
@@ -237,7 +237,7 @@ class Histories:
         granted = unpack_norms(charge.norms).copy()
         granted[np.frombuffer(decision.clipped, dtype="<u4")] = unpack_norms(decision.granted)
         took = np.flatnonzero(unpack_bits(decision.admitted, decision.users) & (granted > 0.0))
-        mechanism = MECHANISMS[charge.mechanism](charge.scale)
+        mechanism = mechanism_of(charge)
         for history, accounts in zip(self._of(budgets), budgets.accounts, strict=True):
             slots = accounts.seek(users).slots[took]
             if isinstance(mechanism, Gaussian):
@@ -261,7 +261,7 @@ class Histories:
     def _charged_by_level(self, charge: ChargeRoster, decision: object) -> None:
         assert isinstance(decision, RosterDecision)
         roster = self._rosters[charge.address]
-        mechanism = simplified(mechanism_of_step(charge))
+        mechanism = simplified(mechanism_of(charge))
         every = np.arange(len(roster.granted))
         if mechanism != roster.mechanism:
             self._settle(charge.dataset, roster, every)

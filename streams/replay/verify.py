@@ -36,7 +36,7 @@ from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
 from streams.ledger.ledger import Ledger, PartitionError
 from streams.ledger.outputs import Channel
-from streams.ledger.validation import mechanism_of_step
+from streams.ledger.validation import mechanism_of
 from streams.records import ChargeRoster, Policy, encode, tombstone_offset
 from streams.replay.archive import (
     Archive,
@@ -273,7 +273,7 @@ def _check_cost_table(
     names = ("dataset", "run", "step", "mechanism", "scale", "sampling_rate")
     about = {name.replace("_", " "): getattr(charge, name) for name in names}
     try:
-        mechanism = mechanism_of_step(charge)
+        mechanism = mechanism_of(charge)
         units = _cost_table(mechanism, encode(policies), terms.clip_norm, terms.levels)
     except (InvalidInput, InvalidRequest) as error:
         problem = f"the cost table of this step cannot be computed: {error}"

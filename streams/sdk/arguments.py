@@ -28,7 +28,7 @@ from accounting import (
 from accounting.costs.mechanisms import noise_scale
 from accounting.exact.argument_checks import as_float_array, nonnegative_finite
 from accounting.exact.invalid_input import quoted
-from streams.ledger.validation import check_covered, check_noise, check_norms
+from streams.ledger.validation import check_covered, check_norms
 from streams.records import RESERVED, MechanismName, Policy, RosterMechanism, User
 from streams.records.codec import first_reserved
 from streams.records.digests import cost_table_digest
@@ -381,15 +381,13 @@ def charged_by_norms(
     name = _NAMES[type(mechanism)]
     with invalid_requests():
         if name == "poisson-gaussian":
-            check_covered(mechanism, name, policies, Measure.covers_by_table)
+            check_covered(mechanism, policies, Measure.covers_by_table)
             raise InvalidRequest(
                 f"mechanism is {mechanism}; Run.charge takes Gaussian, Laplace and PureDP steps. "
                 "Charge Poisson-sampled steps with a roster (Run.enrol), or as Gaussian, which "
                 "never costs less"
             )
-        check_covered(mechanism, name, policies, Measure.covers)
-        if clip_norm is not None:
-            check_noise(mechanism, clip_norm, policies)
+        check_covered(mechanism, policies, Measure.covers, clip_norm or 0.0)
     return name, noise_scale(mechanism)
 
 
@@ -415,8 +413,7 @@ def price(
     """
     name = _NAMES[type(mechanism)]
     with invalid_requests():
-        check_covered(mechanism, name, policies, Measure.covers_by_table)
-        check_noise(mechanism, clip_norm, policies)
+        check_covered(mechanism, policies, Measure.covers_by_table, clip_norm)
         tables = [
             policy.row.cost_table(mechanism, clip_norm, levels, policy.orders or None)
             for policy in policies

@@ -13,7 +13,7 @@ from accounting import MEASURES, Gaussian, Laplace, MeasureName, PureDP
 from streams.ledger import validation
 from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets
-from streams.ledger.validation import MECHANISMS, mechanism_of
+from streams.ledger.validation import MECHANISMS, check_mechanism
 from streams.records import Charge, Measure, MechanismName, Policy, Reason, Rejection
 from streams.records.packing import pack_norms
 
@@ -23,8 +23,8 @@ def test_the_wire_has_the_measures_of_the_accounting():
 
 
 def test_every_mechanism_of_the_wire_is_made_from_its_scale():
-    assert set(MECHANISMS) == set(get_args(MechanismName))
-    made = [MECHANISMS[name](3.0) for name in ("gaussian", "laplace", "pure-dp")]
+    assert set(MECHANISMS) == {*get_args(MechanismName), "poisson-gaussian"}
+    made = [MECHANISMS[name](3.0, 1.0) for name in ("gaussian", "laplace", "pure-dp")]
     assert made == [Gaussian(3.0), Laplace(3.0), PureDP()]
 
 
@@ -36,6 +36,11 @@ COVERED = [
     ("pure-dp", "halt", {"laplace", "pure-dp"}),
     ("zcdp", "clip", {"gaussian"}),
 ]
+
+
+def step_of(mechanism: str, scale: float) -> Charge:
+    about = {"dataset": "d", "run": "r", "attempt": 1, "step": 0, "users": b"", "norms": b""}
+    return Charge(**about, mechanism=mechanism, scale=scale)
 
 
 def policy_of(measure: str, on_exhaustion: str = "halt", orders: int = 0) -> Policy:
@@ -51,15 +56,16 @@ def policy_of(measure: str, on_exhaustion: str = "halt", orders: int = 0) -> Pol
     )
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("name", get_args(MechanismName))
 @pytest.mark.parametrize(("measure", "on_exhaustion", "covered"), COVERED)
 def test_what_a_policy_cannot_charge_is_refused(measure, on_exhaustion, covered, name):
     policy = policy_of(measure, on_exhaustion)
+    charge = step_of(name, 2.0)
     if name in covered:
-        assert mechanism_of(name, 2.0, policy) == MECHANISMS[name](2.0)
+        assert check_mechanism(charge, 0.0, [policy]) == MECHANISMS[name](2.0, 1.0)
     else:
         with pytest.raises(Rejection) as refused:
-            mechanism_of(name, 2.0, policy)
+            check_mechanism(charge, 0.0, [policy])
         assert refused.value.reason is Reason.INVALID_MECHANISM
 
 
@@ -73,7 +79,7 @@ def test_a_measure_is_one_row(orders, monkeypatch):
     policy = policy_of("toy", orders=orders)
     validation.check_policy(policy)
     with pytest.raises(Rejection) as refused:
-        mechanism_of("gaussian", 1.0, policy)
+        check_mechanism(step_of("gaussian", 1.0), 0.0, [policy])
     assert refused.value.reason is Reason.INVALID_MECHANISM
     monkeypatch.setattr(accounting, "MEASURES", {"toy": replace(toy, mechanisms=(Gaussian,))})
     accounts = Accounts(policy, partition=0)
@@ -94,10 +100,10 @@ def test_a_step_with_less_noise_than_the_shape_is_rejected(clip_norm, is_charged
     policy = msgspec.structs.replace(policy_of("steps"), sampling_rate=1.0, noise_multiplier=2.0)
     validation.check_policy(policy)
     if is_charged:
-        validation.check_noise(Gaussian(2.0), clip_norm, [policy])
+        validation.check_covered(Gaussian(2.0), [policy], accounting.Measure.covers, clip_norm)
     else:
         with pytest.raises(Rejection) as refused:
-            validation.check_noise(Gaussian(2.0), clip_norm, [policy])
+            validation.check_covered(Gaussian(2.0), [policy], accounting.Measure.covers, clip_norm)
         assert refused.value.reason is Reason.INVALID_MECHANISM
 
 
