@@ -77,7 +77,6 @@ class Amounts:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.per_user_order = policy.per_user_order is True
         self._measure = policy.row
         self._budget = np.array(policy.budget, dtype=np.int64)
         self._orders = np.array(policy.orders)
@@ -140,12 +139,11 @@ class Amounts:
             return np.where(left > 0.0, np.nextafter(np.sqrt(left), 0.0), 0.0)
         return left
 
-    def epsilon(self, spent: Units, order: int | None, delta: float) -> float:
-        """Return the any-time epsilon of what one user has spent; never less."""
-        return float(self._any_time_epsilon(self.stated(spent), self.orders(order), delta))
+    def epsilon(self, spent: Units, order: Units | None, delta: float) -> Numbers:
+        """Return the any-time epsilon of what users have spent, shape (n,); never less.
 
-    def epsilon_of_all(self, spent: Units, order: Units | None, delta: float) -> Numbers:
-        """Return `epsilon` of many users, shape (n,); arguments as for `tightest_of_all`."""
+        The arguments are those of `tightest_of_all`.
+        """
         if order is None:
             rows = self._measure.stated(spent if spent.ndim == 2 else spent[:, np.newaxis])
             return self._any_time_epsilon(rows, self.orders(None), delta)
@@ -156,8 +154,6 @@ class Amounts:
             epsilons[alike] = self._any_time_epsilon(rows, [self.policy.orders[at]], delta)
         return epsilons
 
-    def _any_time_epsilon(
-        self, spent: list[float] | Numbers, orders: list[float], delta: float
-    ) -> Numbers:
+    def _any_time_epsilon(self, spent: Numbers, orders: list[float], delta: float) -> Numbers:
         budget = self.policy.budget[0]  # the only one, in the measures that ask for it
         return self._measure.epsilon(spent, delta, orders or None, when="any time", budget=budget)

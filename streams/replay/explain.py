@@ -48,10 +48,6 @@ _SAMPLED = PoissonGaussian(1.0, 0.5)
 What = Literal["earlier", "enrolled", "charged", "clipped", "halted", "erased"]
 
 
-class CutOff(UnreadableService):
-    """The log was trimmed, and no snapshot contains the earlier state."""
-
-
 @dataclass(frozen=True)
 class Share:
     """The effect of an event on one budget.
@@ -159,25 +155,22 @@ def explain(
 
     Raises:
         BrokenLog: the log has a gap, or is not the one that was applied.
-        CutOff: the log was trimmed, and no snapshot contains the earlier state.
-        UnreadableService: Kafka does not answer.
+        UnreadableService: Kafka does not answer, or the log was trimmed and no snapshot has the
+            earlier state.
     """
     partition = int(partitions_of([user], archive.partitions)[0])
     replay = LogReplay(archive, partition)
     if replay.cut_off:
-        raise CutOff(replay.cut_off)
+        raise UnreadableService(replay.cut_off)
     account = _Account(replay.ledger, user, delta)
-    events: list[AccountEvent] = []
-    if replay.began:
-        earlier = account.earlier(partition, replay.began)
-        events += (event for event in earlier if dataset in (None, event.dataset))
-    for applied in replay.steps():
-        event = account.event_of(applied)
-        if event is not None and (
-            dataset is None or dataset in (event.dataset, *(s.dataset for s in event.budgets))
-        ):
-            events.append(event)
-    return Explanation(events, replay.heads)
+    events = list(account.earlier(partition, replay.began)) if replay.began else []
+    events += filter(None, map(account.event_of, replay.steps()))
+    shown = [
+        event
+        for event in events
+        if dataset in (None, event.dataset, *(share.dataset for share in event.budgets))
+    ]
+    return Explanation(shown, replay.heads)
 
 
 class _Account:
@@ -194,22 +187,27 @@ class _Account:
 
     def earlier(self, partition: int, offset: int) -> Iterator[AccountEvent]:
         """Yield an event for each dataset in which the state before the replay has the user."""
-        ledger = self._ledger
-        for name in ledger.state.datasets:
-            if self._slot(name) is not None:
-                yield self._earlier(partition, offset, name)
-        for address, members in ledger.state.rosters.members.items():
-            there = np.flatnonzero(members.slots == self._slot(address[0]))
-            if len(there):
-                self._positions[address] = int(there[0])
+        state = self._ledger.state
+        for name in state.datasets:
+            if self._slot(name) is None:
+                continue
+            budgets = state.policies.budgets(name)
+            if all(policy.row.covers(_SAMPLED) for policy in budgets.policies):
+                self._sampled.update(_names(budgets.outermost))  # there may have been sampled steps
+            own, *_ = self._shares(budgets, None)
+            place = math.nan, partition, offset, name, "", None
+            erased = self._is_erased(budgets)
+            yield AccountEvent(*place, "earlier", erased=erased, budgets=(own,))
+        for address in state.rosters.members:
+            self._is_member(address)
 
-    def _earlier(self, partition: int, offset: int, dataset: str) -> AccountEvent:
-        budgets = self._ledger.state.policies.budgets(dataset)
-        if all(policy.row.covers(_SAMPLED) for policy in budgets.policies):
-            self._sampled.update(_names(budgets.outermost))  # there may have been sampled steps
-        own, *_ = self._shares(budgets, None)
-        place = math.nan, partition, offset, dataset, "", None
-        return AccountEvent(*place, "earlier", erased=self._is_erased(budgets), budgets=(own,))
+    def _is_member(self, address: Address) -> bool:
+        """Return whether the user is in a roster, and remember the position."""
+        members = self._ledger.state.rosters.members[address]
+        there = np.flatnonzero(members.slots == self._slot(address[0])).tolist()
+        if there:
+            self._positions[address] = there[0]
+        return bool(there)
 
     def event_of(self, applied: Applied) -> AccountEvent | None:
         """Return what a record has done to the user, if anything."""
@@ -299,14 +297,8 @@ class _Account:
         )
 
     def _enrolled(self, applied: Applied, enrol: Enrol) -> AccountEvent | None:
-        slot = self._slot(enrol.dataset)
-        if slot is None:
+        if not self._is_member(enrol.address):
             return None
-        members = self._ledger.state.rosters.members[enrol.address]
-        there = np.flatnonzero(members.slots == slot)
-        if not len(there):
-            return None
-        self._positions[enrol.address] = int(there[0])
         shares = self._shares(self._ledger.state.policies.budgets(enrol.dataset), None)
         place = *_place(applied), enrol.dataset, enrol.run, None
         norm = float(enrol.clip_norm)
@@ -386,7 +378,9 @@ class _Account:
             delta = self._delta if policy.row.has_delta else DELTA  # pure DP holds at every delta
             epsilon = whole = None
             if delta is not None:
-                epsilon = None if follow_coins else amounts.epsilon(spent, order, delta)
+                if not follow_coins:
+                    bound = amounts.epsilon(numbers["spent"], numbers.get("order"), delta)
+                    epsilon = float(bound[0])
                 whole = budget_epsilon(policy, per_user_order, delta)
             shares.append(
                 Share(

@@ -15,8 +15,7 @@ another one under the log of the service.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from streams.kafka.results import Extent
@@ -25,11 +24,7 @@ from streams.records.digests import HashChain, genesis
 from streams.replay.archive import Archive, ArchivedRecord, BrokenLog, CannotMove
 from streams.replay.file import FileArchive
 
-APPENDED_AT_ONCE = 256
-"""Records that are appended before the broker has to acknowledge them."""
-
-
-Append: TypeAlias = Callable[[int, Sequence[ArchivedRecord]], None]
+Append: TypeAlias = Callable[[int, Iterator[ArchivedRecord]], None]
 """Appends records with their times to a partition, and waits until the broker has them."""
 
 
@@ -114,9 +109,7 @@ def _moved(file: FileArchive, archive: Archive, append: Append, partition: int) 
         raise CannotMove(f"partition {partition}: records of the service's log were deleted")
     begun = min(present.end, wanted.end)
     _compare(file, archive, partition, begun)
-    missing = file.read(NORMS, partition, Extent(begun, wanted.end))
-    while some := list(islice(missing, APPENDED_AT_ONCE)):
-        append(partition, some)
+    append(partition, file.read(NORMS, partition, Extent(begun, wanted.end)))
     head = _compare(file, archive, partition, wanted.end)
     (stored,) = file.heads(partition)
     return MovedPartition(partition, wanted.end, stored.head, head)

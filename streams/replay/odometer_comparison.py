@@ -11,115 +11,136 @@ unknown: earlier records are compared with the bounds in the snapshot that cover
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import msgspec
 import numpy as np
 
 from streams.ledger.ledger import Ledger
-from streams.ledger.outputs import Output, Place, odometer_output
-from streams.records import OdometerRecord, encode
+from streams.ledger.outputs import Channel, Output, Place, odometer_output
+from streams.records import OdometerRecord, encode, tombstone_offset
 from streams.records.users import UserIds
-from streams.replay.archive import ArchivedRecord
-from streams.replay.findings import KEPT_FINDINGS, Check, Findings
+from streams.replay.archive import Archive, ArchivedRecord
+from streams.replay.findings import KEPT_FINDINGS, Check, PartitionVerified
 from streams.replay.output_comparison import UNREADABLE, Digests, Published, decode_odometer
 
 
-def compare_before(published: Published, began: int, ledger: Ledger, findings: Findings) -> None:
-    """Check that no record from before a snapshot has a larger bound than the snapshot.
+class PublishedOdometers(Published):
+    """The records of odometer in one partition."""
 
-    Args:
-        published: the topic.
-        began: the offset at which the snapshot continues.
-        ledger: the state in it.
-        findings: of the partition.
-    """
-    bounds = {name: accounts.bounds() for name, accounts in ledger.state.datasets.items()}
-    for _, odometer in _records(published):
-        if odometer is None or odometer.offset >= began:
-            continue
-        accounts = ledger.state.datasets.get(odometer.dataset)
-        user, bound = UserIds([odometer.user]), None
-        problem = "the snapshot has no user with this id"
-        if accounts is not None and accounts.knows(user)[0]:
-            problem = "the bound is larger than the one in the later snapshot"
-            bound = np.atleast_1d(bounds[odometer.dataset][accounts.seek(user).slots[0]])
-            if len(odometer.bound) == len(bound) and not (odometer.bound > bound).any():
+    def __init__(
+        self, archive: Archive, outbox: Sequence[Output], result: PartitionVerified
+    ) -> None:
+        super().__init__(archive, Channel.ODOMETER, outbox, result)
+        self._erased: dict[bytes | None, int] = {}  # where the log erased users, by key
+
+    def expect(self, offset: int, output: Output, *, required: bool) -> None:
+        """Look up an output of the log. It need not be there, because of compaction."""
+        super().expect(offset, output, required=False)
+        if required and tombstone_offset(output.value) is not None:
+            self._erased[output.key] = offset
+
+    def compare_before(self, began: int, ledger: Ledger) -> None:
+        """Check that no record from before a snapshot has a larger bound than the snapshot.
+
+        Args:
+            began: the offset at which the snapshot continues.
+            ledger: the state in it.
+        """
+        bounds = {name: accounts.bounds() for name, accounts in ledger.state.datasets.items()}
+        for _, odometer in self._decoded():
+            if odometer is None or odometer.offset >= began:
                 continue
-        elif accounts is not None:
-            budgets = ledger.state.policies.budgets(odometer.dataset)
-            if budgets.are_erased(budgets.known_as(user)) is not None:
-                continue  # a tombstone follows
-        findings.add(
-            Check.ODOMETER,
-            problem,
-            offset=odometer.offset,
-            about={"dataset": odometer.dataset, "user": odometer.user},
-            expected=None if bound is None else {"bound": bound.tolist()},
-            found={"bound": odometer.bound},
-        )
+            accounts = ledger.state.datasets.get(odometer.dataset)
+            user, bound = UserIds([odometer.user]), None
+            problem = "the snapshot has no user with this id"
+            if accounts is not None and accounts.knows(user)[0]:
+                problem = "the bound is larger than the one in the later snapshot"
+                bound = np.atleast_1d(bounds[odometer.dataset][accounts.seek(user).slots[0]])
+                if len(odometer.bound) == len(bound) and not (odometer.bound > bound).any():
+                    continue
+            elif accounts is not None:
+                budgets = ledger.state.policies.budgets(odometer.dataset)
+                if budgets.are_erased(budgets.known_as(user)) is not None:
+                    continue  # a tombstone follows
+            self._result.findings.add(
+                Check.ODOMETER,
+                problem,
+                offset=odometer.offset,
+                about={"dataset": odometer.dataset, "user": odometer.user},
+                expected=None if bound is None else {"bound": bound.tolist()},
+                found={"bound": odometer.bound},
+            )
 
+    def compare_last(
+        self,
+        offset: int,
+        ledger: Ledger,
+        last_outputs: Callable[[set[bytes | None]], Mapping[bytes | None, int]],
+    ) -> None:
+        """Compare the last record of each user, and count the users with a record.
 
-def compare_last(
-    published: Published,
-    offset: int,
-    ledger: Ledger,
-    erased: Mapping[bytes | None, int],
-    last_outputs: Callable[[set[bytes | None]], Mapping[bytes | None, int]],
-    findings: Findings,
-) -> int:
-    """Compare the last record of each user, and return the number of users with a record.
+        The topic or the outbox has what the records before the offset led to.
 
-    Args:
-        published: the topic and the outbox, one of which has what the records before the offset
-            led to.
-        offset: of the log.
-        ledger: the state there.
-        erased: where the log erased users, by key.
-        last_outputs: returns where the log has the last outputs with these keys, if it has.
-        findings: of the partition.
-    """
-    newest = Digests((output.key, output.value) for output in _last_records(ledger))
-    remains: dict[bytes | None, bool] = {}  # whether the last record of an erased user is one
-    for key, found in _records(published):
-        if key in erased:
-            remains[key] = found is not None
-        if found is not None:
-            # Of two records with one bound, any will do: `_last_records` has no offsets either.
-            newest.mark((key, encode(msgspec.structs.replace(found, offset=0))))
-    for key, at in erased.items():
-        if remains.get(key):
-            problem = "the odometer record of an erased user still exists: no tombstone follows it"
-            findings.add(Check.ODOMETER, problem, offset=at)
-    late = {
-        output.key: decode_odometer(output.value)
-        for output in (_last_records(ledger) if 0 in newest.marks else ())
-        if not newest.mark_of((output.key, output.value))
-    }
-    reached: dict[bytes | None, OdometerRecord] = {}
-    for key, found in _records(published) if late else ():
-        if found and key in late and (key not in reached or found.offset > reached[key].offset):
-            reached[key] = found
-    # Compaction may have removed a record in favour of one from after the state was read.
-    late = {k: user for k, user in late.items() if k not in reached or reached[k].offset < offset}
-    places = last_outputs(set(list(late)[:KEPT_FINDINGS])) if late else {}
-    for key, wanted in late.items():
-        place, last, bound = places.get(key), reached.get(key), wanted.bound
-        problem = "the topic lacks the odometer records of this user"
-        if last is not None:
-            problem = "the user's last odometer record is older than the last one of the log"
-        findings.add(
-            Check.ODOMETER,
-            f"{problem}: the odometer shows less than was spent",
-            offset=place,
-            about={"dataset": wanted.dataset, "user": wanted.user},
-            expected={"bound": bound}
-            if place is None
-            else {"offset": place, "bound by now": bound},
-            found=last and {"offset": last.offset, "bound": last.bound},
-        )
-    return len(newest.marks)
+        Args:
+            offset: of the log.
+            ledger: the state there.
+            last_outputs: returns where the log has the last outputs with these keys, if it has.
+        """
+        newest = Digests((output.key, output.value) for output in _last_records(ledger))
+        remains: dict[bytes | None, bool] = {}  # whether the last record of an erased user is one
+        for key, found in self._decoded():
+            if key in self._erased:
+                remains[key] = found is not None
+            if found is not None:
+                # Of two records with one bound, any will do: `_last_records` has no offsets either.
+                newest.mark((key, encode(msgspec.structs.replace(found, offset=0))))
+        for key, at in self._erased.items():
+            if remains.get(key):
+                problem = (
+                    "the odometer record of an erased user still exists: no tombstone follows it"
+                )
+                self._result.findings.add(Check.ODOMETER, problem, offset=at)
+        late = {
+            output.key: decode_odometer(output.value)
+            for output in (_last_records(ledger) if 0 in newest.marks else ())
+            if not newest.mark_of((output.key, output.value))
+        }
+        reached: dict[bytes | None, OdometerRecord] = {}
+        for key, found in self._decoded() if late else ():
+            if found and key in late and (key not in reached or found.offset > reached[key].offset):
+                reached[key] = found
+        # Compaction may have removed a record in favour of one from after the state was read.
+        late = {
+            k: user for k, user in late.items() if k not in reached or reached[k].offset < offset
+        }
+        places = last_outputs(set(list(late)[:KEPT_FINDINGS])) if late else {}
+        for key, wanted in late.items():
+            place, last, bound = places.get(key), reached.get(key), wanted.bound
+            problem = "the topic lacks the odometer records of this user"
+            if last is not None:
+                problem = "the user's last odometer record is older than the last one of the log"
+            self._result.findings.add(
+                Check.ODOMETER,
+                f"{problem}: the odometer shows less than was spent",
+                offset=place,
+                about={"dataset": wanted.dataset, "user": wanted.user},
+                expected={"bound": bound}
+                if place is None
+                else {"offset": place, "bound by now": bound},
+                found=last and {"offset": last.offset, "bound": last.bound},
+            )
+        self._result.odometers = len(newest.marks)
+
+    def _decoded(self) -> Iterator[tuple[bytes | None, OdometerRecord | None]]:
+        """Yield keys and contents of all records; None for tombstones and what is unreadable."""
+        every: Iterable[ArchivedRecord | Output] = chain(self.records(), self.outbox)
+        for each in every:
+            try:
+                yield each.key, None if each.value is None else decode_odometer(each.value)
+            except UNREADABLE:  # a tombstone in the outbox, or a foreign record
+                yield each.key, None
 
 
 def _last_records(ledger: Ledger) -> Iterator[Output]:
@@ -132,13 +153,3 @@ def _last_records(ledger: Ledger) -> Iterator[Output]:
         living = np.delete(slots, erased)
         for raised in accounts.bounds_raised(living, np.ones_like(living)):
             yield odometer_output(name, raised, place)
-
-
-def _records(published: Published) -> Iterator[tuple[bytes | None, OdometerRecord | None]]:
-    """Yield the keys and contents of all records; None for tombstones and what is unreadable."""
-    every: Iterable[ArchivedRecord | Output] = chain(published.records(), published.outbox)
-    for each in every:
-        try:
-            yield each.key, None if each.value is None else decode_odometer(each.value)
-        except UNREADABLE:  # a tombstone in the outbox, or a foreign record
-            yield each.key, None

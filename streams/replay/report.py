@@ -187,9 +187,7 @@ def _losses(
         order=order,
         epsilon=epsilon,
         any_time_epsilon=(
-            amounts.epsilon_of_all(units, orders, delta)
-            if any_time
-            else np.full(len(shown), np.nan)
+            amounts.epsilon(units, orders, delta) if any_time else np.full(len(shown), np.nan)
         ),
         erased=len(erased),
         true_positive_rate=true_positive_rate,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
+from itertools import islice
 
 from kafka.errors import KafkaError
 
@@ -38,7 +39,7 @@ from streams.store.store_port import Glance, StoreUnavailable
 from streams.store.stored_state import StoredState
 
 _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 256, 8 * 1024 * 1024
-"""The limits of what is read in one run of the event loop."""
+"""The limits of what is read in one run of the event loop, or appended at once."""
 
 
 class ServiceArchive(Archive):
@@ -186,7 +187,7 @@ def stored(
     return ArchivedRecord(record.offset, *content, written, signed, unsigned)
 
 
-def append(config: Config, partition: int, records: Sequence[ArchivedRecord]) -> None:
+def append(config: Config, partition: int, records: Iterator[ArchivedRecord]) -> None:
     """Append records with their times to norms, and wait until the broker has them.
 
     Raises:
@@ -194,18 +195,12 @@ def append(config: Config, partition: int, records: Sequence[ArchivedRecord]) ->
     """
     topic = config.topic(NORMS)
     try:
-        producer = new_producer(config)
-        try:
-            sent = [
-                producer.send(
-                    topic, value=value, partition=partition, timestamp_ms=int(1e3 * written)
-                )
-                for _, _, value, written, *_ in records
-            ]
-            for future in sent:
-                future.get(config.timeout)
-        finally:
-            producer.close()
+        with closing(new_producer(config)) as producer:
+            send = partial(producer.send, topic, partition=partition)
+            while some := list(islice(records, _RECORDS_AT_ONCE)):
+                sent = [send(value=r.value, timestamp_ms=int(1e3 * r.written)) for r in some]
+                for future in sent:
+                    future.get(config.timeout)
     except KafkaError as error:
         problem = f"partition {partition} of {topic}: {explained(error)}"
         raise UnreadableService(problem) from error

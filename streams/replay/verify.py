@@ -37,7 +37,7 @@ from streams.kafka.topics import NORMS
 from streams.ledger.ledger import Ledger, PartitionError
 from streams.ledger.outputs import Channel
 from streams.ledger.validation import mechanism_of
-from streams.records import ChargeRoster, Policy, encode, tombstone_offset
+from streams.records import ChargeRoster, Policy, encode
 from streams.replay.archive import (
     Archive,
     BrokenLog,
@@ -51,7 +51,7 @@ from streams.replay.log_replay import (
     LogReplay,
     Progress,
 )
-from streams.replay.odometer_comparison import compare_before, compare_last
+from streams.replay.odometer_comparison import PublishedOdometers
 from streams.replay.output_comparison import Published
 from streams.replay.receipts import Receipt
 from streams.replay.state_comparison import StoredPartition
@@ -98,12 +98,14 @@ class _Partition:
             archive.holder, partial(archive.load, partition), self.findings
         )
         # Step 2.
+        outbox, result = self._redis.outbox, self.result
+        self._odometers = PublishedOdometers(archive, outbox, result)
         self._published = {
-            channel: Published(archive, channel, self._redis.outbox, self.result)
-            for channel in Channel
+            Channel.HALTS: Published(archive, Channel.HALTS, outbox, result),
+            Channel.ODOMETER: self._odometers,
+            Channel.REJECTS: Published(archive, Channel.REJECTS, outbox, result),
         }
         self._extent = archive.extent(NORMS, partition)
-        self._erased: dict[bytes | None, int] = {}  # where the log erased users, by odometer key
 
     def verify(self, progress: Progress) -> None:
         result, heads = self.result, (self._redis.head, self._snapshot.head)
@@ -116,8 +118,7 @@ class _Partition:
             return
         if replay.began:
             self._begin_at(replay.began)
-            topic = self._published[Channel.ODOMETER]
-            compare_before(topic, replay.began, replay.ledger, self.findings)
+            self._odometers.compare_before(replay.began, replay.ledger)
             if self._redis.next is None:
                 self._compare_odometers(replay.ledger, replay.began)
         try:
@@ -138,12 +139,7 @@ class _Partition:
         offset = applied.record.offset
         required = self._redis.has_applied(offset)
         for output in applied.outputs:
-            # Compaction removes odometer records: `compare_last` looks for those that must exist.
-            is_odometer = output.channel is Channel.ODOMETER
-            must_exist = required and not is_odometer
-            self._published[output.channel].expect(offset, output, required=must_exist)
-            if is_odometer and required and tombstone_offset(output.value) is not None:
-                self._erased[output.key] = offset
+            self._published[output.channel].expect(offset, output, required=required)
         if isinstance(request := applied.request, ChargeRoster):
             _check_cost_table(offset, request, replay.ledger, self.findings)
             self.result.priced += 1
@@ -155,10 +151,7 @@ class _Partition:
         self._compare_receipt(replay, offset)
 
     def _compare_odometers(self, ledger: Ledger, offset: int) -> None:
-        topic, places = self._published[Channel.ODOMETER], partial(self._last_outputs, offset)
-        self.result.odometers = compare_last(
-            topic, offset, ledger, self._erased, places, self.findings
-        )
+        self._odometers.compare_last(offset, ledger, partial(self._last_outputs, offset))
 
     def _last_outputs(self, before: int, keys: Collection[bytes | None]) -> dict[bytes | None, int]:
         """Return where the log has the last odometer records with these keys, before an offset.

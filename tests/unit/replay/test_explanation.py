@@ -11,7 +11,8 @@ from accounting import Laplace
 from accounting.exact.units import from_units
 from streams import Turnstile
 from streams.records import User
-from streams.replay.explain import AccountEvent, CutOff, explain
+from streams.replay.archive import UnreadableService
+from streams.replay.explain import AccountEvent, explain
 from tests.spending import spent_units
 from tests.unit.replay.cli import command_on
 from tests.unit.replay.service import Archived, new_service, used
@@ -219,7 +220,7 @@ def test_digits_mean_integer_and_string() -> None:
 def test_trimmed_log_without_snapshot_is_not_explained() -> None:
     archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
     archived.trim("norms", 0, 3)
-    with pytest.raises(CutOff):
+    with pytest.raises(UnreadableService):
         events_of(archived, 7)
     assert command_on(archived, "explain", "--user", "7").code == 69
 
