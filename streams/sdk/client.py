@@ -19,7 +19,6 @@ from streams.records import (
     User,
 )
 from streams.records.terms import PolicyTerms, takes_terms
-from streams.records.users import normal_form
 from streams.sdk.connection import Connection, Deadline, SignsRequests
 from streams.sdk.dataset_requests import (
     access_list,
@@ -42,7 +41,7 @@ from streams.sdk.followers import (
 from streams.sdk.observing import ClientTraces, Observer
 from streams.sdk.opening import close_run, open_run, resume_run
 from streams.sdk.run import Run
-from streams.sdk.step_layout import Pseudonyms
+from streams.sdk.step_layout import Pseudonyms, known_as
 
 _PARTITIONS = 4
 
@@ -589,10 +588,8 @@ class Turnstile:
             Unusable: the Turnstile was closed.
         """
         known = self._pseudonyms
-        if user is not None and known is not None:
-            user = known.of_user(user)
-        elif isinstance(user, str):
-            user = normal_form(user)
+        if user is not None:
+            user = known_as(user, known)
         records = self._connection.read(Channel.ODOMETER, Reading(since, follow, idle_timeout))
         return (
             odometer

@@ -57,7 +57,7 @@ from streams.records import (
 )
 from streams.records.signatures import InvalidKey, RequestSigner, public_bytes, public_text
 from streams.records.terms import TERMS, PolicyTerms, choices_of
-from streams.records.users import normal_form, partitions_of
+from streams.records.users import partitions_of
 from streams.sdk.arguments import read_users
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.errors import (
@@ -68,6 +68,7 @@ from streams.sdk.errors import (
     RequestRejected,
     invalid_requests,
 )
+from streams.sdk.step_layout import known_as
 
 _ODOMETER_STEPS = 8
 
@@ -87,12 +88,10 @@ def policy_from(
         InvalidRequest: the terms make no policy.
         TypeError: a term does not exist.
     """
+    if unknown := sorted(terms.keys() - TERMS.keys()):
+        raise TypeError(f"create_dataset() got an unexpected keyword argument {unknown[0]!r}")
     given: dict[str, Any] = {term: row.default for term, (_, row) in TERMS.items()}
-    for term, value in terms.items():
-        if term not in TERMS:
-            raise TypeError(f"create_dataset() got an unexpected keyword argument {term!r}")
-        if value is not None:
-            given[term] = value
+    given |= {term: value for term, value in terms.items() if value is not None}
     parents = given["parents"]
     parents = [parents] if isinstance(parents, str) else list(parents)
     check_names(name, *parents)
@@ -470,12 +469,8 @@ def erase(connection: Connection, user: User, dataset: str | None, deadline: Dea
     """Ask the user's partition to erase the id, as ``Turnstile.erase`` does."""
     if dataset is not None:
         check_names(dataset)
-    known = read_users([user])[0]
     pseudonyms = connection.pseudonyms
-    if pseudonyms is not None:
-        known = pseudonyms.of_user(known)
-    elif isinstance(known, str):
-        known = normal_form(known)
+    known = known_as(read_users([user])[0], pseudonyms)
     request = Erase(
         request=connection.new_token(),
         user=known,

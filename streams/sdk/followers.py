@@ -8,9 +8,7 @@ docs/operate/threats.md.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
@@ -41,8 +39,6 @@ logger = logging.getLogger("turnstile.sdk")
 
 T = TypeVar("T")
 Since: TypeAlias = Literal["earliest", "latest"]
-_REMEMBERED_REJECTS = 100_000
-"""Rejections remembered to drop repeated ones: far more than a batch has."""
 
 
 @dataclass(frozen=True)
@@ -185,12 +181,8 @@ def distinct_rejects(records: Iterator[Followed]) -> Iterator[tuple[float, Rejec
         records: of the topic rejects.
     """
     decoder = msgspec.msgpack.Decoder(Rejected)
-    seen: OrderedDict[bytes, None] = OrderedDict()
-    for (_, value, written), rejected in _decoded(records, decoder.decode):
-        digest = hashlib.sha256(value).digest()
-        if digest in seen:  # a worker that took over a partition published it again
-            continue
-        seen[digest] = None
-        if len(seen) > _REMEMBERED_REJECTS:
-            seen.popitem(last=False)
-        yield written, rejected
+    newest: dict[int, int] = {}  # by partition; workers publish in the order of the log
+    for (_, _, written), rejected in _decoded(records, decoder.decode):
+        if newest.get(rejected.partition, -1) < rejected.offset:
+            newest[rejected.partition] = rejected.offset
+            yield written, rejected

@@ -142,6 +142,13 @@ class Pseudonyms:
         return state.digest()
 
 
+def known_as(user: User, pseudonyms: Pseudonyms | None) -> User:
+    """Return a user's id as the log has it; a pseudonym is remembered for ``user_of``."""
+    if pseudonyms is not None:
+        return pseudonyms.of_user(user)
+    return normal_form(user) if isinstance(user, str) else user
+
+
 def check_key(policy: Policy, pseudonyms: Pseudonyms | None) -> None:
     """Check that a dataset has its users' ids in the form that this client sends.
 

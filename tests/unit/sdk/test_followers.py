@@ -9,12 +9,21 @@ import pytest
 from msgspec.structs import replace
 
 from streams.ledger.outputs import Channel
-from streams.records import Answer, Decision, Halted, RosterDecision, decode_answer, encode
+from streams.records import (
+    Answer,
+    Decision,
+    Halted,
+    Reason,
+    Rejected,
+    RosterDecision,
+    decode_answer,
+    encode,
+)
 from streams.records.users import UserIds
 from streams.sdk.client import Turnstile
 from streams.sdk.decisions import Witness
 from streams.sdk.errors import ConflictingDecisions
-from streams.sdk.followers import Followed, Halt, Since, distinct_halts
+from streams.sdk.followers import Followed, Halt, Since, distinct_halts, distinct_rejects
 from tests.readme import blocks_of_a_subscriber
 from tests.unit.ledger.roster_logs import LEVELS, RosterLog, begun, prices
 
@@ -215,3 +224,14 @@ def test_a_subscriber_that_is_started_again_misses_nothing(until) -> None:
     before, after = subscriber.handled[:until], subscriber.handled[until:]
     last = {halt.partition: halt.offset for halt in before[:-1]}
     assert all(last[halt.partition] == halt.offset for halt in before[:-1] if halt in after)
+
+
+def test_a_rejection_that_is_published_again_is_yielded_once() -> None:
+    """A worker that takes over publishes what the outbox has, in the order of the log."""
+    places = [(0, 3), (1, 3), (0, 5), (0, 3), (0, 5), (0, 7), (1, 3)]
+    published = [
+        encode(Rejected(partition=p, offset=at, reason=Reason.MALFORMED, detail="", record=b""))
+        for p, at in places
+    ]
+    found = [(each.partition, each.offset) for _, each in distinct_rejects(followed(published))]
+    assert found == [(0, 3), (1, 3), (0, 5), (0, 7)]
