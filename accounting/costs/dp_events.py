@@ -29,7 +29,7 @@ from accounting.costs.mechanisms import (
     PoissonGaussian,
     PoissonRecords,
 )
-from accounting.costs.record_mixture import binomial_weights
+from accounting.costs.sampled_records import binomial_weights
 from accounting.exact.argument_checks import exact_number, positive_finite, sampling_probability
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.rounding import DOWN, UP, float_toward

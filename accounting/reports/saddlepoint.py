@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.special import exprel
 
-from accounting.conversions import gdp_tail
+from accounting.conversions.gdp import log_delta as log_gdp_delta
 from accounting.exact.argument_checks import FloatArray, IntArray
 from accounting.exact.invalid_input import InvalidInput
 from accounting.reports.bounds import Bounds, Mechanisms
@@ -388,7 +388,7 @@ def _log_gdp_delta(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
     For e beyond `_furthest`, D(e) is that at `_furthest`, which is more.
     """
     size = np.abs(epsilon)
-    value = gdp_tail.log_delta(mu, np.minimum(size, _furthest(mu)))
+    value = log_gdp_delta(mu, np.minimum(size, _furthest(mu)))
     with np.errstate(under="ignore", divide="ignore"):
         mirrored = np.log(-np.expm1(-size) + np.exp(value - size))
     return np.where(epsilon < 0.0, mirrored, value)

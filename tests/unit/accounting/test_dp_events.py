@@ -22,7 +22,7 @@ from accounting import (
     mechanism_from,
     renyi_to_epsilon,
 )
-from accounting.costs.record_mixture import binomial_weights
+from accounting.costs.sampled_records import binomial_weights
 from accounting.exact.rounding import float_toward
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(1.1)
