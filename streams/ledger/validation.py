@@ -334,7 +334,9 @@ def check_distinct(users: UserIds) -> None:
     """Check that no user appears twice (DUPLICATE_USER)."""
     user = users.duplicate()
     if user is not None:
-        detail = f"user {quoted(user)} appears twice in this step: add its norms up first"
+        detail = (
+            f"user {quoted(published(user))} appears twice in this step: add its norms up first"
+        )
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
 
@@ -352,7 +354,7 @@ def check_once(users: UserIds, slots: NDArray[np.int64]) -> None:
     twice = ordered[1:][repeated & (ordered[1:] != UNKNOWN)]
     if len(twice):
         first = int(np.flatnonzero(np.isin(slots, twice))[0])
-        detail = f"user {quoted(users[first])} appears twice in this step"
+        detail = f"user {quoted(published(users[first]))} appears twice in this step"
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
 
@@ -366,7 +368,7 @@ def check_no_member(users: UserIds, slots: NDArray[np.int64], members: NDArray[n
     """
     repeated = np.isin(slots, members)
     if repeated.any():
-        user = users[int(repeated.argmax())]
+        user = published(users[int(repeated.argmax())])
         detail = f"user {quoted(user)} is a member already, at another position"
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
@@ -466,7 +468,7 @@ def check_homes(users: UserIds, partition: int, partitions: int) -> None:
     if len(strangers):
         first = int(strangers[0])
         detail = (
-            f"user {quoted(users[first])} lives in partition {int(homes[first])} "
+            f"user {quoted(published(users[first]))} lives in partition {int(homes[first])} "
             f"of {partitions}, not in {partition}"
         )
         raise Rejection(Reason.WRONG_PARTITION, detail)
