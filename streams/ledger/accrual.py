@@ -59,11 +59,7 @@ def drop_roster(state: State, address: Address) -> None:
 
 
 def budgets_of(state: State, dataset: str) -> Budgets:
-    """Return every budget that a charge to this dataset draws on.
-
-    Raises:
-        Rejection: UNKNOWN_DATASET.
-    """
+    """Return every budget that a charge to this dataset draws on (UNKNOWN_DATASET)."""
     try:
         return state.policies.budgets(dataset)
     except KeyError:
@@ -83,11 +79,7 @@ def open_budgets_of(state: State, dataset: str) -> Budgets:
 
 
 def check_open(state: State, dataset: str) -> None:
-    """Check that a dataset was not closed.
-
-    Raises:
-        Rejection: DATASET_CLOSED.
-    """
+    """Check that a dataset was not closed (DATASET_CLOSED)."""
     if (dataset,) in state.closed:
         detail = (
             f"dataset {dataset!r} is closed permanently: its charges stay, and its name cannot be "

@@ -99,15 +99,12 @@ class Authorization:
         return [Allowed(key=key, rights=given) for key, given in rights.items() if given]
 
     def check(self, request: Request, sender: Sender | None) -> None:
-        """Check that the sender may ask this of datasets that exist.
+        """Check that the sender may ask this of datasets that exist (NOT_ALLOWED).
 
         A user is erased from all datasets that the sender may manage (``may_manage``), so that the
         access lists of other datasets cannot prevent it. The checks of create-dataset and
         set-access are ``check_creation`` and ``set_access``. The sender of a retire may manage all
         datasets.
-
-        Raises:
-            Rejection: NOT_ALLOWED.
         """
         if isinstance(request, CreateDataset | SetAccess | Import):
             return
@@ -239,11 +236,7 @@ class Authorization:
 
 
 def check_access(allow: AccessList) -> None:
-    """Check an access list by itself.
-
-    Raises:
-        Rejection: INVALID_ACCESS.
-    """
+    """Check an access list by itself (INVALID_ACCESS)."""
     keys, complaint = [entry.key for entry in allow], None
     if keys != sorted(set(keys)):
         complaint = "its keys have to increase"

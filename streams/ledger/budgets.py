@@ -28,8 +28,8 @@ from streams.ledger.accounts import AccountDelta, Accounts, Raised, Sought, Writ
 from streams.ledger.columns import Numbers
 from streams.ledger.rule import positions
 from streams.ledger.tracked import Address, Tracked
-from streams.ledger.validation import check_charge, check_kinds, is_keyed_hash
-from streams.records import ERASED, TOO_SOON, Charge, Erase, Policy
+from streams.ledger.validation import check_kinds, is_keyed_hash
+from streams.records import ERASED, TOO_SOON, Erase, Policy
 from streams.records.users import UserIds
 
 _NO_POSITIONS = np.empty(0, dtype=np.int64)
@@ -39,21 +39,9 @@ KnownAs = Callable[[UserIds, Accounts, Sequence[AbstractSet[str]]], UserIds]
 
 
 @dataclass(frozen=True)
-class ChargePlan:
-    """A charge that has passed every check."""
-
-    users: UserIds
-    norms: NDArray[np.float64]
-    mechanism: Mechanism
-    reserve: float  # the share of every budget that has to remain
-    sought: list[Sought]  # in each budget
-
-
-@dataclass(frozen=True)
 class Charged:
     """The result of a charge; arrays in the order of its users."""
 
-    users: UserIds
     admitted: NDArray[np.bool_]
     exhausted: NDArray[np.bool_]  # nothing is left in some budget
     clipped: Numbers  # positions granted less than asked for
@@ -106,50 +94,50 @@ class Budgets:
         """Return the number of balances per user, by dataset."""
         return {accounts.policy.dataset: accounts.rule.orders or 1 for accounts in self.accounts}
 
-    def plan(self, charge: Charge) -> ChargePlan:
-        """Return the plan of a charge; change nothing.
-
-        Raises:
-            Rejection: for the first reason that applies.
-        """
-        held = [(accounts.policy, accounts.first_user) for accounts in self.accounts]
-        users, norms, mechanism = check_charge(charge, held)
-        users = self.known_as(users)
-        sought = [accounts.seek(users) for accounts in self.accounts]
-        return ChargePlan(users, norms, mechanism, charge.reserve or 0.0, sought)
-
-    def charge(self, plan: ChargePlan, too_soon: NDArray[np.bool_] | None = None) -> Charged:
-        """Carry out a plan that `plan` made of the current accounts.
+    def charge(
+        self,
+        users: UserIds,
+        norms: NDArray[np.float64],
+        mechanism: Mechanism,
+        sought: Sequence[Sought],
+        reserve: float = 0.0,
+        too_soon: NDArray[np.bool_] | None = None,
+    ) -> Charged:
+        """Charge users by their norms; every check has passed.
 
         Args:
-            plan: of the charge.
+            users: of the charge.
+            norms: of these users, (n,).
+            mechanism: of the step.
+            sought: the users in each budget, as it is now.
+            reserve: the share of every budget that has to remain.
             too_soon: users who are halted by the minimum separation and charged nothing, (n,).
         """
-        count, erased = len(plan.users), self.are_erased(plan.users)
+        count, erased = len(users), self.are_erased(users)
         left_out = [
             (where, reason)
             for where, reason in ((too_soon, TOO_SOON), (erased, ERASED))
             if where is not None
         ]
-        norms = plan.norms.copy()
+        norms = norms.copy()
         for where, _ in left_out:
             norms[where] = 0.0
-        budgets = list(zip(self.accounts, plan.sought, strict=True))
-        for accounts, sought in budgets:
-            accounts.prepare(sought)
+        budgets = list(zip(self.accounts, sought, strict=True))
+        for accounts, found in budgets:
+            accounts.prepare(found)
         granted, reasons = np.empty(count), np.empty(count, dtype=np.uint8)
         exhausted = np.zeros(count, dtype=np.bool_)
         written: list[list[Written]] = [[] for _ in budgets]
-        users = min(accounts.rule.block_users for accounts in self.accounts)
-        for start in range(0, count, users):
-            block = slice(start, start + users)
+        at_once = min(accounts.rule.block_users for accounts in self.accounts)
+        for start in range(0, count, at_once):
+            block = slice(start, start + at_once)
             payments = [
-                accounts.payment(sought.slots[block], plan.mechanism, norms[block], plan.reserve)
-                for accounts, sought in budgets
+                accounts.payment(found.slots[block], mechanism, norms[block], reserve)
+                for accounts, found in budgets
             ]
             granted[block], reasons[block] = grant(payments, norms[block], clip=self.clips)
-            for (accounts, sought), payment, parts in zip(budgets, payments, written, strict=True):
-                parts.append(accounts.pay(sought.slots[block], payment))
+            for (accounts, found), payment, parts in zip(budgets, payments, written, strict=True):
+                parts.append(accounts.pay(found.slots[block], payment))
                 if len(close := payment.close):
                     exhausted[start + close[payment.exhausted(close)]] = True
         admitted = (granted > 0) | (norms == 0)
@@ -157,11 +145,10 @@ class Budgets:
             admitted[where], reasons[where] = False, reason
         clipped = positions(admitted & (granted < norms))
         outcomes = [
-            accounts.charged(sought, parts)
-            for (accounts, sought), parts in zip(budgets, written, strict=True)
+            accounts.charged(found, parts)
+            for (accounts, found), parts in zip(budgets, written, strict=True)
         ]
         return Charged(
-            users=plan.users,
             admitted=admitted,
             exhausted=exhausted,
             clipped=clipped,

@@ -1,87 +1,112 @@
-"""Operations of a run: charge users by their norms, enrol a roster, and charge it."""
+"""Operations of a run: charge users by their norms, enrol a roster, and charge it.
+
+Each raises ``Rejection`` for the first reason that applies, and then nothing has changed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import msgspec
+import numpy as np
 from msgspec import UNSET
 
 from accounting.filters.roster_columns import MAX_STEPS
 from streams.ledger.accrual import count_rosters, open_budgets_of, store_settled
+from streams.ledger.budgets import Budgets
 from streams.ledger.datasets import check_hold
 from streams.ledger.outputs import (
     Output,
     Place,
+    answer,
     answer_to,
-    decision_of,
-    enrolled_of,
     halted_of,
     odometer_output,
-    roster_decision_of,
+    published_halts,
 )
 from streams.ledger.roster_members import MemberRows, changed_levels, cost_tables, enrolment
-from streams.ledger.run_states import check_next_step, stored_decision, under_current_attempt
+from streams.ledger.run_states import (
+    RunState,
+    check_next_step,
+    stored_decision,
+    under_current_attempt,
+)
 from streams.ledger.separation import check_roster
 from streams.ledger.state import State
-from streams.ledger.validation import check_balances, check_decision, check_request, count_of
-from streams.records import Charge, ChargeRoster, Enrol, Enrolled, Reason, Rejection, encode
+from streams.ledger.validation import (
+    check_balances,
+    check_charge,
+    check_decision,
+    check_request,
+    count_of,
+)
+from streams.records import (
+    Charge,
+    ChargeRoster,
+    Decision,
+    Enrol,
+    Enrolled,
+    Reason,
+    Rejection,
+    RosterDecision,
+    encode,
+)
 from streams.records.digests import charge_digest, roster_digest
+from streams.records.packing import pack_bits, pack_norms, pack_positions
 
 
 def charge(state: State, place: Place, charge: Charge) -> list[Output]:
-    """Charge users by their norms: the decision, and odometer records.
-
-    Raises:
-        Rejection: for the first reason that applies; nothing has changed.
-    """
-    budgets = open_budgets_of(state, charge.dataset)
-    run = under_current_attempt(state.runs.get(charge.address), charge)
-    check_hold(state, budgets, charge.address)
-    separation = state.separations.get(charge.address, UNSET)
+    """Charge users by their norms: the decision, and odometer records."""
+    budgets, run = _current(state, charge)
     digest = charge_digest(charge)
     if charge.step == run.step:
         return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
     check_next_step(run, charge)
-    users = count_of(charge.users)
-    check_request(users)
-    check_balances(users, budgets.orders)
-    plan = budgets.plan(charge)
-    check_decision(plan.users, clips=budgets.clips)
-    slots, takes_part = plan.sought[0].slots, plan.norms > 0
-    too_soon = None
+    count = count_of(charge.users)
+    check_request(count)
+    check_balances(count, budgets.orders)
+    held = [(accounts.policy, accounts.first_user) for accounts in budgets.accounts]
+    users, norms, mechanism = check_charge(charge, held)
+    users = budgets.known_as(users)
+    sought = [accounts.seek(users) for accounts in budgets.accounts]
+    check_decision(users, clips=budgets.clips)
+    slots, takes_part, too_soon = sought[0].slots, norms > 0, None
+    separation = state.separations.get(charge.address, UNSET)
     if separation is not UNSET:
         too_soon = state.participants.must_wait(charge.address, slots) & takes_part
-    outcome = budgets.charge(plan, too_soon)
+    outcome = budgets.charge(users, norms, mechanism, sought, charge.reserve or 0.0, too_soon)
     for changes in outcome.changes:
         state.note(changes)
+    admitted = outcome.admitted
     if separation is not UNSET:
-        taking_part = slots[outcome.admitted & takes_part]
+        taking_part = slots[admitted & takes_part]
         state.participants.take_part(charge.address, charge.step, separation, taking_part)
     store_settled(state, budgets.accounts)
-    decision = encode(decision_of(charge, digest, budgets, outcome, place))
-    state.runs[charge.address] = msgspec.structs.replace(
-        run, step=charge.step, digest=digest, decision=decision, of_roster=False
+    decision = answer(
+        Decision,
+        charge,
+        place,
+        digest=digest,
+        users=count,
+        admitted=pack_bits(admitted),
+        exhausted=pack_bits(outcome.exhausted),
+        halted=published_halts(users.select(np.flatnonzero(~admitted)), outcome.reasons),
+        reasons=outcome.reasons.tobytes(),
+        budgets=budgets.names,
+        clipped=outcome.clipped.astype("<u4").tobytes(),
+        granted=pack_norms(outcome.granted),
     )
-    return [
-        answer_to(charge, decision),
-        *(
-            odometer_output(dataset, risen, place)
-            for dataset, raised in outcome.raised
-            for risen in raised
-        ),
-    ]
+    odometers = (
+        odometer_output(dataset, risen, place)
+        for dataset, raised in outcome.raised
+        for risen in raised
+    )
+    return [_decided(state, run, charge, decision), *odometers]
 
 
 def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
-    """Append users to a run's roster.
-
-    Raises:
-        Rejection: for the first reason that applies; nothing has changed.
-    """
-    budgets = open_budgets_of(state, request.dataset)
-    run = under_current_attempt(state.runs.get(request.address), request)
-    check_hold(state, budgets, request.address)
+    """Append users to a run's roster."""
+    budgets, run = _current(state, request)
     check_roster(request, state.separations.get(request.address, UNSET))
     known = state.rosters.get(request.address)
     rows = state.rosters.rows.get(request.address, MemberRows())
@@ -97,21 +122,31 @@ def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
     for rest in budgets.spend_erased(slots):
         state.note(rest)
     if len(slots[0]):
-        added = members.add(slots, terms.levels)
-        state.note_members(request.address, added)
-    return enrolled_of(request, terms, members, members.digests(budgets), run, place)
+        state.note_members(request.address, members.add(slots, terms.levels))
+    count, (digests, erased) = len(members), members.digests(budgets)
+    return answer(
+        Enrolled,
+        request,
+        place,
+        last_step=run.step,
+        members=count,
+        digests=digests,
+        clip_norm=terms.clip_norm,
+        grid=terms.levels,
+        levels=members.levels.tobytes(),
+        granted=members.granted.tobytes(),
+        halted=pack_positions(members.halted, count),
+        exhausted=pack_positions(members.exhausted, count),
+        cost_table_digest=terms.cost_table_digest,
+        decision=run.decision if run.of_roster else b"",
+        erased=pack_positions(erased, count) if len(erased) else UNSET,
+    )
 
 
 def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Output]:
-    """Charge all members of a roster: the decision, HALTs, and odometer records.
-
-    Raises:
-        Rejection: for the first reason that applies; nothing has changed.
-    """
+    """Charge all members of a roster: the decision, HALTs, and odometer records."""
     address = charge.address
-    budgets = open_budgets_of(state, charge.dataset)
-    run = under_current_attempt(state.runs.get(address), charge)
-    check_hold(state, budgets, address)
+    budgets, run = _current(state, charge)
     digest = roster_digest(charge)
     if charge.step == run.step:
         return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
@@ -144,14 +179,17 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
             members.slots_of(risen.positions)[number], risen.ticks_before
         )
     ]
-    decision = encode(roster_decision_of(charge, digest, outcome, place))
-    state.runs[address] = msgspec.structs.replace(
-        run,
-        step=charge.step,
+    decision = answer(
+        RosterDecision,
+        charge,
+        place,
         digest=digest,
-        decision=decision,
-        of_roster=True,
-        roster_steps=run.roster_steps + 1,
+        members=charge.members,
+        halted=pack_positions(outcome.halted, charge.members),
+        readmitted=pack_positions(outcome.readmitted, charge.members),
+        exhausted=pack_positions(outcome.exhausted, charge.members),
+        regranted=pack_positions(outcome.regranted, charge.members),
+        granted=outcome.levels.tobytes(),
     )
     halts: Iterable[Output] = ()
     if len(outcome.halted):
@@ -159,4 +197,31 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
         exhausted = members.is_exhausted(outcome.halted)
         reasons = budgets.reasons(halted, outcome.refused_by)
         halts = halted_of(charge, halted, exhausted, reasons, budgets.names, place)
-    return [answer_to(charge, decision), *halts, *odometers]
+    return [_decided(state, run, charge, decision), *halts, *odometers]
+
+
+def _current(state: State, request: Charge | ChargeRoster | Enrol) -> tuple[Budgets, RunState]:
+    """Return the budgets and the run of a request that may charge them."""
+    budgets = open_budgets_of(state, request.dataset)
+    run = under_current_attempt(state.runs.get(request.address), request)
+    check_hold(state, budgets, request.address)
+    return budgets, run
+
+
+def _decided(
+    state: State,
+    run: RunState,
+    charge: Charge | ChargeRoster,
+    decision: Decision | RosterDecision,
+) -> Output:
+    """Store and return the decision about a step: the same is returned if it is sent again."""
+    packed, of_roster = encode(decision), isinstance(charge, ChargeRoster)
+    state.runs[charge.address] = msgspec.structs.replace(
+        run,
+        step=charge.step,
+        digest=decision.digest,
+        decision=packed,
+        of_roster=of_roster,
+        roster_steps=run.roster_steps + of_roster,
+    )
+    return answer_to(charge, packed)

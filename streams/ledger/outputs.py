@@ -16,34 +16,25 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from accounting.filters.recurring import StepOutcome
 from streams.ledger.accounts import Raised
-from streams.ledger.budgets import Budgets, Charged
-from streams.ledger.roster_members import Members, Terms
-from streams.ledger.run_states import RunState
 from streams.ledger.validation import published
 from streams.records import (
     ERASED,
     MAX_REQUEST_BYTES,
     Answer,
-    Charge,
     ChargeRoster,
-    Decision,
-    Enrol,
-    Enrolled,
     Halted,
     OdometerRecord,
     Rejected,
     Rejection,
     Request,
-    RosterDecision,
     User,
     Users,
     encode,
     odometer_key,
     tombstone,
 )
-from streams.records.packing import pack_bits, pack_norms, pack_positions
+from streams.records.packing import pack_bits
 from streams.records.users import UserIds
 
 AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
@@ -104,76 +95,6 @@ def answer_to(request: Request, answer: bytes) -> Output:
     return Output(Channel.HALTS, address[-1].encode() if address else None, answer)
 
 
-def decision_of(
-    charge: Charge, digest: bytes, budgets: Budgets, outcome: Charged, place: Place
-) -> Decision:
-    """Return the decision about a step that was charged."""
-    users, admitted = outcome.users, outcome.admitted
-    halted = users.select(np.flatnonzero(~admitted))
-    return answer(
-        Decision,
-        charge,
-        place,
-        digest=digest,
-        users=len(users),
-        admitted=pack_bits(admitted),
-        exhausted=pack_bits(outcome.exhausted),
-        halted=_published(halted, outcome.reasons),
-        reasons=outcome.reasons.tobytes(),
-        budgets=budgets.names,
-        clipped=outcome.clipped.astype("<u4").tobytes(),
-        granted=pack_norms(outcome.granted),
-    )
-
-
-def enrolled_of(
-    request: Enrol,
-    terms: Terms,
-    members: Members,
-    known: tuple[bytes, NDArray[np.int64]],
-    run: RunState,
-    place: Place,
-) -> Enrolled:
-    """Return the answer to an enrolment; ``known`` is ``Members.digests``."""
-    count, (digests, erased) = len(members), known
-    return answer(
-        Enrolled,
-        request,
-        place,
-        last_step=run.step,
-        members=count,
-        digests=digests,
-        clip_norm=terms.clip_norm,
-        grid=terms.levels,
-        levels=members.levels.tobytes(),
-        granted=members.granted.tobytes(),
-        halted=pack_positions(members.halted, count),
-        exhausted=pack_positions(members.exhausted, count),
-        cost_table_digest=terms.cost_table_digest,
-        decision=run.decision if run.of_roster else b"",
-        erased=pack_positions(erased, count) if len(erased) else UNSET,
-    )
-
-
-def roster_decision_of(
-    charge: ChargeRoster, digest: bytes, outcome: StepOutcome, place: Place
-) -> RosterDecision:
-    """Return the decision about a roster step, which has only changes."""
-    count = charge.members
-    return answer(
-        RosterDecision,
-        charge,
-        place,
-        digest=digest,
-        members=count,
-        halted=pack_positions(outcome.halted, count),
-        readmitted=pack_positions(outcome.readmitted, count),
-        exhausted=pack_positions(outcome.exhausted, count),
-        regranted=pack_positions(outcome.regranted, count),
-        granted=outcome.levels.tobytes(),
-    )
-
-
 def halted_of(
     charge: ChargeRoster,
     users: UserIds,
@@ -201,7 +122,7 @@ def halted_of(
             place,
             part=part,
             parts=len(starts),
-            users=_published(users[some], reasons[some]),
+            users=published_halts(users[some], reasons[some]),
             exhausted=pack_bits(exhausted[some]),
             reasons=reasons[some].tobytes(),
             budgets=budgets,
@@ -209,7 +130,7 @@ def halted_of(
         yield answer_to(charge, encode(halted))
 
 
-def _published(halted: UserIds, reasons: NDArray[np.uint8]) -> Users:
+def published_halts(halted: UserIds, reasons: NDArray[np.uint8]) -> Users:
     """Return halted users as an output has them."""
     erased = np.flatnonzero(reasons == ERASED).tolist()
     return halted.replace({at: published(halted[at]) for at in erased}).pack()

@@ -74,11 +74,7 @@ class Runs(Tracked[RunState]):
 
 
 def opened(run: RunState | None, request: OpenRun) -> RunState:
-    """Return the run after an opening.
-
-    Raises:
-        Rejection: RUN_CLOSED or OLDER_ATTEMPT.
-    """
+    """Return the run after an opening (RUN_CLOSED or OLDER_ATTEMPT)."""
     attempt = request.attempt
     if request.confirms is not UNSET:
         return _confirmed(run, request, request.confirms)
@@ -137,11 +133,7 @@ def closed(run: RunState) -> RunState:
 
 
 def check_next_step(run: RunState, charge: Charge | ChargeRoster) -> None:
-    """Check that a charge is the step after the last one.
-
-    Raises:
-        Rejection: STEP_OUT_OF_ORDER.
-    """
+    """Check that a charge is the step after the last one (STEP_OUT_OF_ORDER)."""
     if charge.step != run.step + 1:
         detail = f"step {charge.step} does not follow step {run.step}, the last one decided"
         raise Rejection(Reason.STEP_OUT_OF_ORDER, detail)

@@ -91,7 +91,7 @@ def separation_of(
     *,
     has_roster: bool,
 ) -> int | UnsetType:
-    """Return the minimum separation of a run that this request opens.
+    """Return the minimum separation of a run that this request opens (SEPARATION_CHANGED).
 
     An attempt may set it until the first step is charged. From then on it never changes.
 
@@ -101,9 +101,6 @@ def separation_of(
         opened: the run after the request.
         separation: the current one, if any.
         has_roster: whether it has a roster.
-
-    Raises:
-        Rejection: SEPARATION_CHANGED.
     """
     asked = request.min_separation
     is_new = known is None or (known.step < 0 and opened.attempt > known.attempt and not has_roster)
@@ -119,11 +116,7 @@ def separation_of(
 
 
 def check_roster(request: Enrol | ChargeRoster, separation: int | UnsetType) -> None:
-    """Check that a run may have a roster.
-
-    Raises:
-        Rejection: NO_ROSTERS.
-    """
+    """Check that a run may have a roster (NO_ROSTERS)."""
     if separation is not UNSET:
         detail = (
             f"run {request.run!r} keeps participations {separation} steps apart, and a roster "

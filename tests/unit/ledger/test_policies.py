@@ -15,7 +15,7 @@ from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets
 from streams.ledger.validation import MECHANISMS, check_mechanism
 from streams.records import Charge, Measure, MechanismName, Policy, Reason, Rejection
-from streams.records.packing import pack_norms
+from streams.records.users import UserIds
 
 
 def test_the_wire_has_the_measures_of_the_accounting():
@@ -83,10 +83,9 @@ def test_a_measure_is_one_row(orders, monkeypatch):
     assert refused.value.reason is Reason.INVALID_MECHANISM
     monkeypatch.setattr(accounting, "MEASURES", {"toy": replace(toy, mechanisms=(Gaussian,))})
     accounts = Accounts(policy, partition=0)
-    norms = pack_norms(np.array([0.5, 5.0]))
-    step = Charge(dataset="d", run="r", attempt=1, step=0, users=[1, 2], norms=norms)
     budgets = Budgets([accounts], [accounts], lambda users, *_: users)
-    outcome = budgets.charge(budgets.plan(step))
+    users, norms = UserIds([1, 2]), np.array([0.5, 5.0])
+    outcome = budgets.charge(users, norms, Gaussian(1.0), [accounts.seek(users)])
     assert outcome.admitted.tolist() == [True, False]
     ((name, (raised,)),) = outcome.raised
     assert name == policy.dataset
