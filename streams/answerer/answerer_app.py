@@ -198,7 +198,8 @@ class EventInbox:
 
 def create_app(config: Config, inbox: EventInbox) -> TurnstileApp:
     """Return the Faust app of an answerer."""
-    health = HealthServer(config.health, inbox.metrics, inbox.watched) if config.health else None
+    served = inbox.metrics.exposition, inbox.watched
+    health = HealthServer(config.health, *served) if config.health else None
 
     async def connect() -> None:
         if health:

@@ -8,16 +8,17 @@ again, because its journal entry stays.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final
-
-from kafka.admin import KafkaAdminClient
 
 from streams.config import Config
 from streams.kafka.kafka_clients import administering
 from streams.kafka.results import UnusableTopics
-from streams.kafka.topics import create_topic, described_topics, settings_of
+from streams.kafka.topics import create_topic, described_topics, unsuitable
 from streams.records import MAX_ANSWER_BYTES
+
+logger = logging.getLogger("turnstile.topics")
 
 ANSWERS, ANSWERS_STATE = "answers", "answers-state"
 ANSWER_TOPICS: Final = (ANSWERS, ANSWERS_STATE)
@@ -52,30 +53,19 @@ def ensure_answer_topics(config: Config) -> None:
     """
     with administering(config, "use the answer topics") as admin:
         for name in ANSWER_TOPICS:
-            _ensure(admin, config, name)
-
-
-def _ensure(admin: KafkaAdminClient, config: Config, name: str) -> None:
-    topic, needed = config.topic(name), ANSWER_SETTINGS[name]
-    found = described_topics(admin, [topic])
-    if not found:
-        create_topic(admin, config, name, 1, needed)
-        return
-    partitions = len(found[topic]["partitions"])
-    if partitions != 1:
-        raise UnusableTopics(
-            f"topic {topic} has {partitions} partitions, but answers need the order of a single "
-            "one: if nothing was answered yet, delete the topic and create it with one partition"
-        )
-    settings = settings_of(admin, {topic: ANSWER_NEEDS})[topic]
-    wrong = {
-        setting: settings[setting]
-        for setting in ANSWER_NEEDS
-        if settings.get(setting, needed[setting]) != needed[setting]
-    }
-    if wrong:
-        wanted = {setting: needed[setting] for setting in wrong}
-        raise UnusableTopics(
-            f"topic {topic} has {wrong} where {wanted} is needed: journal entries could be lost, "
-            "or never deleted. Change its settings, then start again"
-        )
+            topic = config.topic(name)
+            found = described_topics(admin, [topic])
+            if not found:
+                create_topic(admin, config, name, 1, ANSWER_SETTINGS[name])
+            elif (partitions := len(found[topic]["partitions"])) != 1:
+                raise UnusableTopics(
+                    f"topic {topic} has {partitions} partitions, but answers need the order of a "
+                    "single one: if nothing was answered yet, delete the topic and create it with "
+                    "one partition"
+                )
+        needed = {
+            name: {setting: settings[setting] for setting in ANSWER_NEEDS}
+            for name, settings in ANSWER_SETTINGS.items()
+        }
+        if problem := unsuitable(admin, config, needed, logger.warning):
+            raise UnusableTopics(problem)

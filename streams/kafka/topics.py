@@ -213,51 +213,60 @@ class Topics:
             gone = f"there is no topic {names[NORMS]}, the log of everything that was spent"
             return TopicsSeen(NO_TOPIC, 0, gone)
         counts = {topic: len(found["partitions"]) for topic, found in described.items()}
-        there = {name: topic for name, topic in names.items() if topic in described}
-        problem = _uneven(counts) or self._unsuitable(admin, there)
+        there = {name: SETTINGS[name] for name, topic in names.items() if topic in described}
+        problem = _uneven(counts) or unsuitable(admin, self._config, there, self._warn)
         return TopicsSeen(topic_id_of(norms), counts[names[NORMS]], problem)
-
-    def _unsuitable(self, admin: KafkaAdminClient, names: Mapping[str, str]) -> str | None:
-        """Return which settings would lose records and what to do; None if none would."""
-        found = settings_of(admin, {topic: tuple(SETTINGS[name]) for name, topic in names.items()})
-        wrong: dict[str, dict[str, str]] = {}
-        for name in names:
-            if not found[names[name]]:
-                self._warn(
-                    f"this user may not see the settings of {names[name]}: they are not checked"
-                )
-                continue
-            for setting, value in SETTINGS[name].items():
-                actual = found[names[name]].get(setting)
-                if actual is None or suits(setting, actual, value):
-                    continue
-                if (name, setting) in WISHES:
-                    self._warn(f"{names[name]} has {setting}={actual}, {value} is recommended")
-                else:
-                    wrong.setdefault(name, {})[setting] = actual
-        if not wrong:
-            return None
-        problems = [
-            f"topic {names[name]} has {setting}={actual} where {SETTINGS[name][setting]} is needed"
-            for name, settings in wrong.items()
-            for setting, actual in settings.items()
-        ]
-        commands = [
-            f"`python -m kafka.admin -b {self._config.kafka} configs alter -r topic "
-            f"-n {names[name]} "
-            + " ".join(f"-c {setting}={SETTINGS[name][setting]}" for setting in settings)
-            + "`"
-            for name, settings in wrong.items()
-        ]
-        return (
-            f"{'; '.join(problems)}: records could be lost without a trace. "
-            f"Change it with {' and '.join(commands)}, then start the workers again"
-        )
 
     def _warn(self, what: str) -> None:
         if what not in self._warned:
             self._warned.add(what)
             logger.warning("%s", what)
+
+
+def unsuitable(
+    admin: KafkaAdminClient,
+    config: Config,
+    needed: Mapping[str, Mapping[str, str]],
+    warn: Callable[[str], None],
+) -> str | None:
+    """Return which settings would lose records and what to do; None if none would.
+
+    Args:
+        admin: connected.
+        config: the settings.
+        needed: by topic, without the prefix, and setting.
+        warn: receives what is recommended, or cannot be seen.
+    """
+    topics = {name: config.topic(name) for name in needed}
+    found = settings_of(admin, {topics[name]: tuple(needed[name]) for name in needed})
+    wrong: list[tuple[str, str, str, str]] = []
+    for name, topic in topics.items():
+        if not found[topic]:
+            warn(f"this user may not see the settings of {topic}: they are not checked")
+        for setting, value in needed[name].items():
+            actual = found[topic].get(setting, value)
+            if suits(setting, actual, value):
+                continue
+            if (name, setting) in WISHES:
+                warn(f"{topic} has {setting}={actual}, {value} is recommended")
+            else:
+                wrong.append((topic, setting, actual, value))
+    if not wrong:
+        return None
+    problems = [
+        f"topic {topic} has {setting}={actual} where {value} is needed"
+        for topic, setting, actual, value in wrong
+    ]
+    commands = [
+        f"`python -m kafka.admin -b {config.kafka} configs alter -r topic -n {topic} "
+        + " ".join(f"-c {setting}={value}" for one, setting, _, value in wrong if one == topic)
+        + "`"
+        for topic in dict.fromkeys(topic for topic, *_ in wrong)
+    ]
+    return (
+        f"{'; '.join(problems)}: records could be lost without a trace. "
+        f"Change it with {' and '.join(commands)}, then start again"
+    )
 
 
 def create_topic(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -408,19 +408,13 @@ async def _facts(server: Server) -> dict[str, Any]:
     return {**await server.info(), "now": seconds + micros / 1_000_000, "address": address}
 
 
-async def _memory_settings(server: Server) -> tuple[str | None, str | None] | None:
+async def _memory_settings(server: Server) -> tuple[str, str] | None:
     """Return (maxmemory-policy, maxmemory); None if the server does not show them."""
-    try:
-        policy = await server.config_get("maxmemory-policy")
-        memory = await server.config_get("maxmemory")
-        return policy.get("maxmemory-policy"), memory.get("maxmemory")
-    except ResponseError:
-        pass  # managed services forbid CONFIG; INFO has the same fields
-    try:
+    # INFO, not CONFIG GET: managed services and the role of a worker forbid CONFIG.
+    with suppress(ResponseError, KeyError):
         known = await server.info("memory")
         return str(known["maxmemory_policy"]), str(known["maxmemory"])
-    except (ResponseError, KeyError):
-        return None
+    return None
 
 
 @cache

@@ -97,7 +97,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         )
     )
     metrics.register(PartitionsCollector(topic, group, owned))
-    health = HealthServer(config.health, metrics, owned) if config.health else None
+    health = HealthServer(config.health, metrics.exposition, owned) if config.health else None
 
     async def take(record: StreamRecord) -> None:
         if traces is not None:

@@ -8,7 +8,7 @@ GET /metrics  in the Prometheus text format.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -21,13 +21,6 @@ from streams.worker.ownership import PartitionView
 
 STALLED_AFTER = 10.0
 """Seconds for which records may wait while none is applied."""
-
-
-class Measured(Protocol):
-    """A source of metrics."""
-
-    def exposition(self) -> bytes:
-        """Return all metrics in the Prometheus text format."""
 
 
 class Assignment(Protocol):
@@ -46,13 +39,13 @@ class HealthServer(HttpServer):
 
     Args:
         address: host:port. There is no login: anyone who can connect can read.
-        metrics: for /metrics.
+        exposition: returns all metrics in the Prometheus text format.
         owned: the partitions of the process.
     """
 
-    def __init__(self, address: str, metrics: Measured, owned: Assignment) -> None:
+    def __init__(self, address: str, exposition: Callable[[], bytes], owned: Assignment) -> None:
         super().__init__(address)
-        self._metrics, self._owned = metrics, owned
+        self._exposition, self._owned = exposition, owned
         self.get("/livez", self._live)
         self.get("/readyz", self._ready)
         self.get("/healthz", self._healthy)
@@ -82,7 +75,7 @@ class HealthServer(HttpServer):
 
     async def _measured(self, _: web.Request) -> web.Response:
         return web.Response(
-            body=self._metrics.exposition(),
+            body=self._exposition(),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 

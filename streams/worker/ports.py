@@ -85,8 +85,8 @@ class Publisher(Protocol):
         """
 
 
-class FencedProducer(Protocol):
-    """Writes the odometer records of one partition. The broker accepts only the latest epoch."""
+class Epochs(Protocol):
+    """Writes to one partition of a topic. The broker accepts only the latest epoch."""
 
     async def start(self) -> None:
         """Begin a new epoch, which fences every earlier one.
@@ -94,6 +94,13 @@ class FencedProducer(Protocol):
         Raises:
             NotSent: the broker does not answer.
         """
+
+    async def stop(self) -> None:
+        """Disconnect; do nothing if no epoch was begun."""
+
+
+class FencedProducer(Epochs, Protocol):
+    """Writes the odometer records of one partition."""
 
     async def last(self) -> Sent | None:
         """Return the last committed record of any epoch; call it after ``start``.
@@ -114,15 +121,9 @@ class FencedProducer(Protocol):
                 After this, the producer sends nothing.
         """
 
-    async def stop(self) -> None:
-        """Disconnect; do nothing if the producer was never started."""
 
-
-class SnapshotTopic(Protocol):
-    """One partition of the topic snapshots, with its snapshots.
-
-    They are written in epochs, as odometer records are. After a failure another epoch can begin.
-    """
+class SnapshotTopic(Epochs, Protocol):
+    """One partition of the topic snapshots. After a failure another epoch can begin."""
 
     async def read(self, with_contents: bool) -> Snapshot | None:
         """Return the last complete snapshot, with or without its contents; None if there is none.
@@ -130,13 +131,6 @@ class SnapshotTopic(Protocol):
         Raises:
             UnusableSnapshot: the snapshot is incomplete.
             LogUnavailable: Kafka does not answer.
-        """
-
-    async def start(self) -> None:
-        """Begin a new epoch, which fences every earlier one.
-
-        Raises:
-            NotSent: the broker does not answer.
         """
 
     async def send(self, records: Sequence[Record]) -> None:
@@ -147,9 +141,6 @@ class SnapshotTopic(Protocol):
         Raises:
             NotSent: the broker does not accept them, for example because a later epoch has begun.
         """
-
-    async def stop(self) -> None:
-        """Disconnect; do nothing if the topic was never started."""
 
 
 class Ending(StrEnum):

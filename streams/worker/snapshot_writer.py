@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
 from streams.store.snapshot import (
@@ -92,17 +92,8 @@ class SnapshotWriter:
     async def run(self) -> None:
         """Write a snapshot, if the state has advanced."""
         began = self._time()
-        try:
+        with self._trying("cannot write a snapshot, the worker will try again"):
             await self._write()
-        except NotWritten:
-            self._begun = False
-        except (NotSent, LogUnavailable) as error:
-            self._begun = False
-            logger.warning(
-                "partition %d: cannot write a snapshot, the worker will try again: %s",
-                self._writer.partition,
-                error,
-            )
         now = self._time()
         self._due_at = now + max(self._every, (now - began) / TIME_SHARE)
 
@@ -110,20 +101,20 @@ class SnapshotWriter:
         """Append an invisible record to the topic (``OwnedPartitions.keep_cleanable``)."""
         if not self._every:
             return
-        try:
-            if not self._begun:
-                await self._begin()
+        problem = "cannot append to the topic snapshots, so Kafka keeps old records longer"
+        with self._trying(problem):
+            await self._begin()
             await self._topic.send([])
-        except NotWritten:
+
+    @contextmanager
+    def _trying(self, problem: str) -> Iterator[None]:
+        """Begin again the next time, if what is tried fails."""
+        try:
+            yield
+        except (NotWritten, NotSent, LogUnavailable) as error:
             self._begun = False
-        except (NotSent, LogUnavailable) as error:
-            self._begun = False
-            logger.warning(
-                "partition %d: cannot append to the topic snapshots, so Kafka keeps superseded "
-                "records for longer: %s",
-                self._writer.partition,
-                error,
-            )
+            if not isinstance(error, NotWritten):
+                logger.warning("partition %d: %s: %s", self._writer.partition, problem, error)
 
     async def stop(self) -> None:
         """Disconnect; the last snapshot stays valid."""
@@ -132,8 +123,7 @@ class SnapshotWriter:
             await asyncio.wait_for(self._topic.stop(), STOP_WITHIN)
 
     async def _write(self) -> None:
-        if not self._begun:
-            await self._begin()
+        await self._begin()
         # Step 2.
         await self._merger.run()
         # Step 3.
@@ -166,6 +156,8 @@ class SnapshotWriter:
         )
 
     async def _begin(self) -> None:
+        if self._begun:
+            return
         # Step 1.
         await self._topic.start()
         if not await self._writer.is_held():

@@ -33,7 +33,7 @@ class Served:
         owned = self.worker.partitions
         self.metrics.register(PartitionsCollector("t.norms", "t.worker", owned))
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
-        self._server = HealthServer(self.address, self.metrics, owned)
+        self._server = HealthServer(self.address, self.metrics.exposition, owned)
 
     async def __aenter__(self):
         await self._server.start()
