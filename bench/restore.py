@@ -130,7 +130,7 @@ def measure(stack: LocalStack, users: int) -> Rebuild:
     read = time.perf_counter() - began
     if snapshot is None or written is None:
         raise AssertionError("there is no snapshot")
-    size = sum(map(len, snapshot.contents.values()))
+    size = sum(map(len, snapshot.pages.values()))
     del snapshot
     for planned in plan_trims(partition.config):
         trim(partition.config, planned)

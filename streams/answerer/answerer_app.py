@@ -38,10 +38,9 @@ from streams.kafka.topics import topic_id_of
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Fenced, InvalidRequest, RequestRejected, TurnstileError
 from streams.sdk.observing import measure
-from streams.worker.faust_app import EXIT_RESTART, new_app, run_app
+from streams.worker.faust_app import EXIT_RESTART, TurnstileApp, run_app
 from streams.worker.health import HealthServer
 from streams.worker.ports import Ending
-from streams.worker.transport import TurnstileApp
 
 logger = logging.getLogger("turnstile.answer")
 
@@ -215,11 +214,11 @@ def create_app(config: Config, inbox: EventInbox) -> TurnstileApp:
             inbox.watched.update()
             await inbox.tick()
 
-    app = new_app(
+    app = TurnstileApp(
         config,
         f"{config.prefix}answerer-{uuid4().hex[:12]}",
-        _FETCHED_RECORDS,
-        EventBatch,
+        at_once=_FETCHED_RECORDS,
+        batch=EventBatch,
         topic=inbox.topic,
         partitions=inbox,
         take=inbox.arrive,

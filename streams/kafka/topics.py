@@ -149,6 +149,11 @@ class Topics:
             seen = self._ask(self._create)
         if seen.problem:
             raise UnusableTopics(seen.problem)
+        if self._config.partitions not in (seen.partitions, Config.partitions):
+            self._warn(
+                f"partitions is {self._config.partitions}, but {self._config.topic(NORMS)} has "
+                f"{seen.partitions}: the setting has no effect on existing topics"
+            )
         return seen
 
     def look(self) -> TopicsSeen:

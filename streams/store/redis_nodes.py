@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import redis.asyncio
@@ -29,6 +29,7 @@ from streams.redis_address import AddressKind, RedisAddress
 CONNECTIONS = 8
 """The number of connections to each server; a command waits for a free one."""
 
+_ALL_SLOTS = range(REDIS_CLUSTER_HASH_SLOTS)
 _TIMEOUTS = {"socket_timeout": 30.0, "socket_connect_timeout": 5.0}
 
 Settings = Mapping[str, Any]
@@ -37,46 +38,6 @@ Server = redis.asyncio.Redis
 
 class NoMaster(LostConnection):
     """No Sentinel names a master that it can reach. The cause is the last Sentinel's error."""
-
-
-class Nodes(ABC):
-    """The servers that have keys. Errors are those of redis-py, or of the system."""
-
-    def __init__(self) -> None:
-        self._found: Sequence[Node] | None = None
-        self._finding = asyncio.Lock()
-
-    async def of(self, key: str) -> Server:
-        """Return the server that has a key."""
-        return self._serving(await self.found(), key).client
-
-    async def ask(self, key: str, *command: Any) -> Any:
-        """Return the answer of the server that has a key; see ``Node.ask``."""
-        return await self._serving(await self.found(), key).ask(*command)
-
-    async def found(self) -> Sequence[Node]:
-        """Return all servers, as they were found at the first call."""
-        if self._found is None:
-            async with self._finding:
-                if self._found is None:
-                    self._found = await self._find()
-        return self._found
-
-    async def open(self) -> None:
-        """Open all connections."""
-        for node in await self.found():
-            await node.open()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        for node in self._found or ():
-            await node.close()
-
-    @abstractmethod
-    async def _find(self) -> Sequence[Node]: ...
-
-    def _serving(self, found: Sequence[Node], key: str) -> Node:
-        return found[0]
 
 
 class Node:
@@ -145,127 +106,126 @@ class Node:
         await self._pool.disconnect()
 
 
-class OneNode(Nodes):
-    """A single server."""
+class Nodes:
+    """The servers that have keys. Errors are those of redis-py, or of the system.
 
-    def __init__(self, url: str, settings: Settings) -> None:
-        super().__init__()
-        self._node = Node(url, settings)
+    Args:
+        find: returns the servers, each with the slots of its keys.
+    """
 
-    async def _find(self) -> Sequence[Node]:
-        return [self._node]
+    def __init__(self, find: Callable[[], Awaitable[Sequence[tuple[range, Node]]]]) -> None:
+        self._find = find
+        self._found: Sequence[tuple[range, Node]] | None = None
+        self._finding = asyncio.Lock()
 
-
-class SentinelNode(Nodes):
-    """The master of a service, looked up in its Sentinels."""
-
-    def __init__(self, address: RedisAddress, settings: Settings, login: Settings) -> None:
-        super().__init__()
-        self._address, self._settings = address, settings
-        # The encryption options of the address apply to Sentinels too; its login is for Redis.
-        options = {**settings, **parse_url(address.url_of(*address.nodes[0]))}
-        self._asked = {
-            **_TIMEOUTS,
-            "retry": Retry(NoBackoff(), 0),
-            "connection_class": _once(SSLConnection if address.encrypted else Connection),
-            **{name: value for name, value in options.items() if name.startswith("ssl_")},
-            **login,
-        }
-
-    async def _find(self) -> Sequence[Node]:
-        host, port = await self._master()
-        node = Node(self._address.url_of(host, port), self._settings)
-        client: Any = node.client
-        role = await client.execute_command("ROLE")
-        if role[0] != b"master":
-            await node.close()
-            raise ReadOnlyError(f"{host}:{port} is not a master, although a Sentinel names it")
-        return [node]
-
-    async def _master(self) -> tuple[str, int]:
-        """Return the master that the first Sentinel names."""
-        service, problems = self._address.service, []
-        last: Exception | None = None
-        for host, port in self._address.nodes:
-            pool: Any = ConnectionPool(host=host, port=port, **self._asked)  # no types
-            sentinel: Any = Server(connection_pool=pool)
-            try:
-                known = (await sentinel.sentinel_masters()).get(service)
-            except AuthenticationError as error:
-                problems.append(f"{host}:{port}: {error} (see redis_sentinel_username)")
-                last = error
-            except (RedisError, OSError) as error:
-                problems.append(f"{host}:{port}: {error}")
-                last = error
-            else:
-                if known and known["is_master"] and not (known["is_sdown"] or known["is_odown"]):
-                    return str(known["ip"]), int(known["port"])
-                problems.append(f"{host}:{port} knows no reachable master of {service!r}")
-            finally:
-                await pool.disconnect()
-        raise NoMaster(f"no Sentinel names a master: {'; '.join(problems)}") from last
-
-
-class ClusterNodes(Nodes):
-    """The masters of a Cluster, each with its slots."""
-
-    def __init__(self, address: RedisAddress, settings: Settings) -> None:
-        super().__init__()
-        self._address, self._settings = address, settings
-        self._server_of: dict[int, Node] = {}  # by slot
-
-    async def _find(self) -> Sequence[Node]:
-        views = await asyncio.gather(
-            *(self._view(host, port) for host, port in self._address.nodes), return_exceptions=True
-        )
-        known = [view for view in views if not isinstance(view, BaseException)]
-        for error in views:
-            if not known and isinstance(error, BaseException):
-                raise error
-        # A node that is cut off from the others still answers, with an older epoch.
-        epoch, slots = max(known, key=lambda view: view[0])
-        if epoch < 0:
-            raise ClusterDownError("CLUSTERDOWN the Cluster does not serve requests")
-        nodes: dict[tuple[str, int], Node] = {}
-        for first, last, place in slots:
-            if place not in nodes:
-                nodes[place] = Node(self._address.url_of(*place), self._settings)
-            for slot in range(first, last + 1):
-                self._server_of[slot] = nodes[place]
-        return list(nodes.values())
-
-    def _serving(self, found: Sequence[Node], key: str) -> Node:
+    async def of(self, key: str) -> Node:
+        """Return the server that has a key."""
         slot = key_slot(key.encode())
-        if slot not in self._server_of:
-            raise ClusterDownError(
-                f"CLUSTERDOWN no server has slot {slot} of {REDIS_CLUSTER_HASH_SLOTS}"
-            )
-        return self._server_of[slot]
+        for slots, node in await self._ranges():
+            if slot in slots:
+                return node
+        raise ClusterDownError(f"CLUSTERDOWN no server has slot {slot} of {len(_ALL_SLOTS)}")
 
-    async def _view(
-        self, host: str, port: int
-    ) -> tuple[int, Sequence[tuple[int, int, tuple[str, int]]]]:
-        """Return a node's view of the Cluster: its epoch (-1: not serving), and the slots of each
-        master.
+    async def found(self) -> list[Node]:
+        """Return all servers, as they were found at the first call."""
+        return list(dict.fromkeys(node for _, node in await self._ranges()))
 
-        The addresses of masters are as the Cluster announces them.
-        """
-        seed = Node(self._address.url_of(host, port), self._settings)
-        client: Any = seed.client
+    async def open(self) -> None:
+        """Open all connections."""
+        for node in await self.found():
+            await node.open()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for _, node in self._found or ():
+            await node.close()
+
+    async def _ranges(self) -> Sequence[tuple[range, Node]]:
+        if self._found is None:
+            async with self._finding:
+                if self._found is None:
+                    self._found = await self._find()
+        return self._found
+
+
+async def _find_master(
+    address: RedisAddress, settings: Settings, asked: Settings
+) -> list[tuple[range, Node]]:
+    """Return the master of a service, which the Sentinels name."""
+    host, port = await _named_master(address, asked)
+    node = Node(address.url_of(host, port), settings)
+    client: Any = node.client
+    role = await client.execute_command("ROLE")
+    if role[0] != b"master":
+        await node.close()
+        raise ReadOnlyError(f"{host}:{port} is not a master, although a Sentinel names it")
+    return [(_ALL_SLOTS, node)]
+
+
+async def _named_master(address: RedisAddress, asked: Settings) -> tuple[str, int]:
+    """Return the master that the first Sentinel names."""
+    service, problems = address.service, []
+    last: Exception | None = None
+    for host, port in address.nodes:
+        pool: Any = ConnectionPool(host=host, port=port, **asked)  # no types
+        sentinel: Any = Server(connection_pool=pool)
         try:
-            reply = await client.execute_command("CLUSTER", "INFO")
-            slots = await client.execute_command("CLUSTER", "SLOTS")
+            known = (await sentinel.sentinel_masters()).get(service)
+        except (RedisError, OSError) as error:
+            login = " (see redis_sentinel_username)" * isinstance(error, AuthenticationError)
+            problems.append(f"{host}:{port}: {error}{login}")
+            last = error
+        else:
+            if known and known["is_master"] and not (known["is_sdown"] or known["is_odown"]):
+                return str(known["ip"]), int(known["port"])
+            problems.append(f"{host}:{port} knows no reachable master of {service!r}")
         finally:
-            with suppress(RedisError, OSError):
-                await seed.close()
-        if isinstance(reply, bytes):
-            reply = reply.decode()
-        info = dict(line.split(":", 1) for line in reply.split("\r\n") if ":" in line)
-        epoch = int(info["cluster_current_epoch"]) if info["cluster_state"] == "ok" else -1
-        return epoch, [
-            (first, last, (_host(master[0]) or host, int(master[1])))
-            for first, last, master, *_ in slots
-        ]
+            await pool.disconnect()
+    raise NoMaster(f"no Sentinel names a master: {'; '.join(problems)}") from last
+
+
+async def _find_masters(address: RedisAddress, settings: Settings) -> list[tuple[range, Node]]:
+    """Return the masters of a Cluster, each with its slots."""
+    views = await asyncio.gather(
+        *(_view(address, settings, host, port) for host, port in address.nodes),
+        return_exceptions=True,
+    )
+    known = [view for view in views if not isinstance(view, BaseException)]
+    for error in views:
+        if not known and isinstance(error, BaseException):
+            raise error
+    # A node that is cut off from the others still answers, with an older epoch.
+    epoch, slots = max(known, key=lambda view: view[0])
+    if epoch < 0:
+        raise ClusterDownError("CLUSTERDOWN the Cluster does not serve requests")
+    nodes = {place: Node(address.url_of(*place), settings) for place in {p for _, p in slots}}
+    return [(held, nodes[place]) for held, place in slots]
+
+
+async def _view(
+    address: RedisAddress, settings: Settings, host: str, port: int
+) -> tuple[int, list[tuple[range, tuple[str, int]]]]:
+    """Return a node's view of the Cluster: its epoch (-1: not serving), and the slots of each
+    master.
+
+    The addresses of masters are as the Cluster announces them.
+    """
+    seed = Node(address.url_of(host, port), settings)
+    client: Any = seed.client
+    try:
+        reply = await client.execute_command("CLUSTER", "INFO")
+        slots = await client.execute_command("CLUSTER", "SLOTS")
+    finally:
+        with suppress(RedisError, OSError):
+            await seed.close()
+    if isinstance(reply, bytes):
+        reply = reply.decode()
+    info = dict(line.split(":", 1) for line in reply.split("\r\n") if ":" in line)
+    epoch = int(info["cluster_current_epoch"]) if info["cluster_state"] == "ok" else -1
+    return epoch, [
+        (range(first, last + 1), (_host(master[0]) or host, int(master[1])))
+        for first, last, master, *_ in slots
+    ]
 
 
 def nodes_at(url: str, address: RedisAddress, settings: Settings, sentinel: Settings) -> Nodes:
@@ -278,10 +238,24 @@ def nodes_at(url: str, address: RedisAddress, settings: Settings, sentinel: Sett
         sentinel: the login for Sentinels.
     """
     if address.kind is AddressKind.CLUSTER:
-        return ClusterNodes(address, settings)
+        return Nodes(partial(_find_masters, address, settings))
     if address.kind is AddressKind.SENTINEL:
-        return SentinelNode(address, settings, sentinel)
-    return OneNode(url, settings)
+        # The encryption options of the address apply to Sentinels too; its login is for Redis.
+        options = {**settings, **parse_url(address.url_of(*address.nodes[0]))}
+        asked = {
+            **_TIMEOUTS,
+            "retry": Retry(NoBackoff(), 0),
+            "connection_class": _once(SSLConnection if address.encrypted else Connection),
+            **{name: value for name, value in options.items() if name.startswith("ssl_")},
+            **sentinel,
+        }
+        return Nodes(partial(_find_master, address, settings, asked))
+    node = Node(url, settings)
+
+    async def find() -> list[tuple[range, Node]]:
+        return [(_ALL_SLOTS, node)]
+
+    return Nodes(find)
 
 
 def _host(announced: bytes | str | None) -> str:

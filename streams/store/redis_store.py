@@ -102,10 +102,8 @@ class RedisStore(Store):
         Raises:
             StoreUnavailable: Redis does not answer.
         """
-        try:
+        with self._reaching():
             await self._nodes.open()
-        except (RedisError, OSError) as error:
-            raise self._unavailable("Redis does not answer", error) from error
 
     async def close(self) -> None:
         """Close the connections."""
@@ -120,13 +118,8 @@ class RedisStore(Store):
         Raises:
             StoreUnavailable: Redis does not answer, or may evict keys.
         """
-        found = []
-        try:
-            for node in await self._nodes.found():
-                await node.client.ping()
-                found.append(await _memory_settings(node.client))
-        except (RedisError, OSError) as error:
-            raise self._unavailable("Redis does not answer", error) from error
+        with self._reaching():
+            found = [await _memory_settings(node.client) for node in await self._nodes.found()]
         if any(
             settings is not None and settings[0] != "noeviction" and settings[1] != "0"
             for settings in found
@@ -149,10 +142,8 @@ class RedisStore(Store):
         Raises:
             StoreUnavailable: Redis does not answer.
         """
-        try:
+        with self._reaching():
             return [await _facts(node.client) for node in await self._nodes.found()]
-        except (RedisError, OSError) as error:
-            raise self._unavailable("Redis does not answer", error) from error
 
     async def acquire(
         self,
@@ -289,10 +280,11 @@ class RedisStore(Store):
         source, digest = _script(name)
         call = len(named), *named, *arguments
         with self._reaching(partition):
+            node = await self._nodes.of(named[0])
             try:
-                return await self._nodes.ask(named[0], "EVALSHA", digest, *call)
+                return await node.ask("EVALSHA", digest, *call)
             except NoScriptError:  # the server does not know the script yet
-                return await self._nodes.ask(named[0], "EVAL", source, *call)
+                return await node.ask("EVAL", source, *call)
 
     async def _at_once(self, partition: int, *commands: tuple[Any, ...]) -> Any:
         """Return the answers to commands, read atomically. Their second word names a key."""
@@ -309,21 +301,19 @@ class RedisStore(Store):
     async def _ask(self, partition: int, asked: Callable[[Server], Any]) -> Any:
         """Return the answer of the server that has a partition."""
         with self._reaching(partition):
-            return await asked(await self._nodes.of(self._key(partition, "meta")))
+            node = await self._nodes.of(self._key(partition, "meta"))
+            return await asked(node.client)
 
     @contextmanager
-    def _reaching(self, partition: int) -> Iterator[None]:
+    def _reaching(self, partition: int | None = None) -> Iterator[None]:
         try:
             yield
         except (RedisError, OSError) as error:
-            raise self._unavailable(f"Redis fails for partition {partition}", error) from error
-
-    def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
-        hint = next((hint for kind, hint in _ADVICE if isinstance(error, kind)), "")
-        return StoreUnavailable(
-            _reason_of(error),
-            f"{what}: {type(error).__name__}: {error} ({self.address}){hint}",
-        )
+            whole = "Redis does not answer"
+            what = whole if partition is None else f"Redis fails for partition {partition}"
+            hint = next((hint for kind, hint in _ADVICE if isinstance(error, kind)), "")
+            text = f"{what}: {type(error).__name__}: {error} ({self.address}){hint}"
+            raise StoreUnavailable(_reason_of(error), text) from error
 
 
 _COMMAND_BYTES = 128 * 1024 * 1024

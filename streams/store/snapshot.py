@@ -23,7 +23,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeAlias, TypeVar
 
@@ -128,22 +128,9 @@ class Snapshot:
     manifest: Manifest
     listing: Listing
     written: frozenset[int]  # slots that may hold chunks, including those of this snapshot
-    contents: Mapping[str, bytes]
-
-    @property
-    def pages(self) -> dict[str, bytes]:
-        """The pages as a store has them."""
-        return {name: self.contents[name] for name in self.listing.pages}
-
-    @property
-    def changes(self) -> list[bytes]:
-        """The entries of changes."""
-        return _decoded(self.contents[_CHANGES], list[bytes], "changes")
-
-    @property
-    def outbox(self) -> dict[str, bytes]:
-        """The outbox entries."""
-        return _decoded(self.contents[_OUTBOX], dict[str, bytes], "the outbox")
+    pages: Mapping[str, bytes] = field(default_factory=dict)  # as a store has them
+    changes: Sequence[bytes] = ()
+    outbox: Mapping[str, bytes] = field(default_factory=dict)
 
     def state(self) -> StoredState:
         """Return the verified state.
@@ -202,7 +189,7 @@ class SnapshotBuilder:
         fields = {name: unpaged.fields[name] for name in SAVED_FIELDS}
         manifest = Manifest(FORMAT, fields, block, 1 + max(self._written, default=-1))
         record = MANIFEST, with_digest(encode(manifest), _MANIFEST)
-        snapshot = Snapshot(manifest, listing, _places(listing, manifest), {})
+        snapshot = Snapshot(manifest, listing, _places(listing, manifest))
         return of_changes + of_outbox + of_listing, record, snapshot
 
     def emptied(self, snapshot: Snapshot) -> list[Record]:
@@ -244,11 +231,13 @@ def find_last(stretches: Iterable[Iterable[Record]], with_contents: bool) -> Sna
         later = (int(key) for key in search.found if key.isdigit())
         written = frozenset(range(manifest.places)).union(later)
         if not with_contents:
-            return Snapshot(manifest, listing, written, {})
+            return Snapshot(manifest, listing, written)
         blocks = listing.blocks
         search.forget_all_but(_key(place) for block in blocks.values() for place in block.places)
         contents = {name: search.content(name, block) for name, block in blocks.items()}
-        snapshot = Snapshot(manifest, listing, written, contents)
+        changes = _decoded(contents.pop(_CHANGES), list[bytes], "changes")
+        outbox = _decoded(contents.pop(_OUTBOX), dict[str, bytes], "the outbox")
+        snapshot = Snapshot(manifest, listing, written, contents, changes, outbox)
         snapshot.state()
     except Damaged as damaged:
         is_foreign = isinstance(damaged, OtherFormat)

@@ -29,12 +29,12 @@ from streams.ledger.ledger import Output
 from streams.records import MAX_REQUEST_BYTES
 from streams.store.redis_store import RedisStore
 from streams.store.store_port import StoreUnavailable
-from streams.worker.faust_app import EXIT_RESTART, end_process, new_app, run_app
+from streams.worker.faust_app import EXIT_RESTART, TurnstileApp, end_process, run_app
 from streams.worker.health import HealthServer
 from streams.worker.metrics import Metrics, PartitionsCollector
 from streams.worker.ownership import OwnedPartitions
 from streams.worker.ports import World
-from streams.worker.transport import StreamRecord, TurnstileApp
+from streams.worker.transport import StreamRecord
 
 if TYPE_CHECKING:
     from streams.worker.traces import DecisionTraces
@@ -120,10 +120,10 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         await store.close()
         await asyncio.to_thread(topics.close)
 
-    app = new_app(
+    app = TurnstileApp(
         config,
         group,
-        _FETCHED_RECORDS,
+        at_once=_FETCHED_RECORDS,
         topic=topic,
         partitions=owned,
         take=take,
@@ -162,19 +162,6 @@ def _traces() -> DecisionTraces:
     return DecisionTraces()
 
 
-def partitions_warning(config: Config, there: int) -> str:
-    """Return a warning if the setting ``partitions`` was changed and the topic has another number.
-
-    An empty string means that there is nothing to warn about.
-    """
-    if config.partitions in (there, Config.partitions):
-        return ""
-    return (
-        f"partitions is {config.partitions}, but {config.topic(NORMS)} has {there}: the setting "
-        "has no effect on existing topics"
-    )
-
-
 def run_worker(config: Config, log_level: str = "INFO") -> None:
     """Run a worker until it is stopped or an unexpected error ends it.
 
@@ -186,10 +173,7 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     check_private_names()
     topics = Topics(config)
     try:
-        seen = topics.ensure()
-        if warning := partitions_warning(config, seen.partitions):
-            logger.warning("%s", warning)
-        app = create_app(config, topics, seen.topic)
+        app = create_app(config, topics, topics.ensure().topic)
     except (TopicsUnavailable, StoreUnavailable) as error:
         logger.critical("the worker exits: %s", error)
         sys.exit(EXIT_RESTART)

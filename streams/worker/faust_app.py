@@ -1,4 +1,4 @@
-"""Creates, runs and ends Faust apps whose settings come from this module alone.
+"""A Faust app whose settings come from this module alone, and how it runs and ends.
 
 Everything that Faust would read from the environment, store on disk, serve or declare is switched
 off. An app reads one topic, and the owner of a partition decides where to start in it.
@@ -10,18 +10,23 @@ import asyncio
 import logging
 import os
 import sys
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol, cast
 
+import faust
 from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.worker import Worker
 
 from streams.config import Config
 from streams.kafka.batches import RecordBatch
 from streams.kafka.security import connection_settings
-from streams.worker.ports import Ending
+from streams.worker.ports import End, Ending
 from streams.worker.transport import (
+    AcquiringConsumer,
+    AcquiringTransport,
     NoTables,
-    TurnstileApp,
+    StreamRecord,
     read_batches_within_limits,
 )
 
@@ -47,44 +52,118 @@ would not take over from another worker any more after a quarter of an hour.
 """
 
 
-def new_app(
-    config: Config,
-    name: str,
-    at_once: int,
-    batch: type[RecordBatch] = RecordBatch,
-    **settings: Any,
-) -> TurnstileApp:
-    """Return an app that reads a topic.
+class Partitions(Protocol):
+    """The partitions of a process: their owner says where to read, and whether to."""
+
+    async def acquire(self, assigned: Collection[int]) -> Mapping[int, int]:
+        """Own exactly these partitions; return the offset to fetch next of those to be read."""
+
+    def decides(self, partition: int) -> bool:
+        """Return whether records of a partition are wanted."""
+
+    def has_room(self, partition: int) -> bool:
+        """Return whether a wanted partition can queue more records."""
+
+
+class TurnstileApp(faust.App):
+    """A Faust app that acquires partitions and reads one topic.
 
     Args:
         config: the settings, with the address of Kafka.
         name: the consumer group.
+        topic: the topic to read.
         at_once: the largest number of records to take from one fetch.
+        partitions: of the topic, as this process owns them.
+        take: receives each record of the topic; it may wait for room.
+        connect: is called before anything is consumed.
+        disconnect: is called at the end.
+        end: ends the process; an exception in anything that the app calls leads to it.
         batch: how to read the batches of the topic.
-        settings: of ``TurnstileApp``, and further Faust settings.
+        settings: further Faust settings.
 
     Raises:
         ConfigurationError: a certificate cannot be used.
     """
-    read_batches_within_limits(batch)
-    return TurnstileApp(
-        name,
-        broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
-        broker_credentials=_credentials(config),
-        store="memory://",
-        TableManager=NoTables,
-        web_enabled=False,
-        topic_disable_leader=True,
-        table_standby_replicas=0,  # otherwise Faust's assignor leaves some of many workers idle
-        topic_allow_declare=False,
-        key_serializer="raw",
-        value_serializer="raw",
-        consumer_auto_offset_reset="none",  # never start at an offset that Redis did not give
-        broker_max_poll_records=at_once,
-        consumer_metadata_max_age_ms=_METADATA_MS,
-        broker_max_poll_interval=_FOREVER,
-        **settings,
-    )
+
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        *,
+        topic: str,
+        at_once: int,
+        partitions: Partitions,
+        take: Callable[[StreamRecord], Awaitable[None]],
+        connect: Callable[[], Awaitable[None]],
+        disconnect: Callable[[], Awaitable[None]],
+        end: End,
+        batch: type[RecordBatch] = RecordBatch,
+        **settings: Any,
+    ) -> None:
+        read_batches_within_limits(batch)
+        super().__init__(
+            name,
+            broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
+            broker_credentials=_credentials(config),
+            store="memory://",
+            TableManager=NoTables,
+            web_enabled=False,
+            topic_disable_leader=True,
+            table_standby_replicas=0,  # otherwise Faust's assignor leaves some of many workers idle
+            topic_allow_declare=False,
+            key_serializer="raw",
+            value_serializer="raw",
+            consumer_auto_offset_reset="none",  # never start at an offset that Redis did not give
+            broker_max_poll_records=at_once,
+            consumer_metadata_max_age_ms=_METADATA_MS,
+            broker_max_poll_interval=_FOREVER,
+            **settings,
+        )
+        self.norms_topic, self.owned, self.end = topic, partitions, end
+        self._take, self._connect, self._disconnect = take, connect, disconnect
+
+    def background(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run ``work`` as long as the app; ``what`` says in an error what failed."""
+
+        @self.task(on_leader=False)
+        async def keep() -> None:
+            with self.or_end(what):
+                await work()
+
+    @contextmanager
+    def or_end(self, what: str) -> Iterator[None]:
+        """End the process if an exception is raised."""
+        try:
+            yield
+        except Exception as error:
+            self.end(Ending.FAILED, f"{what} failed: {error}", error)
+
+    async def take(self, record: StreamRecord) -> None:
+        """Hand over a record of the topic."""
+        with self.or_end("taking records"):
+            await self._take(record)
+
+    async def on_start(self) -> None:
+        """Connect before anything is consumed, and subscribe to the topic."""
+        with self.or_end("starting"):
+            await self._connect()
+        self.topics.add(self.topic(self.norms_topic, acks=False))
+        await super().on_start()
+
+    async def on_stop(self) -> None:
+        """Close the connections."""
+        await super().on_stop()
+        await self._disconnect()
+
+    def end_of(self, partition: int) -> int | None:
+        """Return the end of a partition's log, or None if it is not known."""
+        return cast(AcquiringConsumer, self.consumer).end_of(partition)
+
+    def _create_directories(self) -> None:
+        """Do nothing: Faust would create directories for tables."""
+
+    def _new_transport(self) -> AcquiringTransport:
+        return AcquiringTransport(self.conf.broker_consumer, self)
 
 
 def _credentials(

@@ -168,16 +168,9 @@ class Ending(StrEnum):
     """An unexpected exception; the log has its traceback."""
 
 
-_ENDING_OF = {
-    Verdict.FENCED: Ending.FENCED,
-    Verdict.REWOUND: Ending.REWOUND,
-    Verdict.DAMAGED: Ending.DAMAGED,
-}
-
-
 def ending_of(rejected: Verdict) -> Ending:
     """Return the reason to end after Redis rejected a write with this verdict."""
-    return _ENDING_OF.get(rejected, Ending.REJECTED)
+    return Ending.__members__.get(rejected.name, Ending.REJECTED)  # three names are the same
 
 
 class Owner(Protocol):

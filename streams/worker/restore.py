@@ -94,7 +94,7 @@ async def restore(world: World, guard: Guard, snapshot: Snapshot, suspensions: S
         "partition %d: restoring its state from the snapshot at offset %d, %.1f MB",
         partition,
         manifest.meta.next,
-        sum(map(len, snapshot.contents.values())) / 1e6,
+        sum(map(len, snapshot.pages.values())) / 1e6,
     )
     note = suspensions.restoring(manifest.meta.next)
     await world.store.keep_suspension(partition, note.reason, note.problem, note.remedy)

@@ -22,13 +22,11 @@ acquisition of the partition finds the reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
-import faust
 from aiokafka.consumer import fetcher
 from aiokafka.errors import (
     CorruptRecordException,
@@ -99,12 +97,14 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 class AcquiringConsumer(driver.Consumer):
     """A consumer whose start offsets come from Redis."""
 
+    app: Any  # a ``TurnstileApp``
+
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Acquire the assigned partitions and seek to where their states continue."""
-        app = cast(TurnstileApp, self.app)
+        app = self.app
         try:
             while True:
                 assigned = [tp for tp in self.assignment() if tp.topic == app.norms_topic]
@@ -120,13 +120,13 @@ class AcquiringConsumer(driver.Consumer):
                     continue  # a rebalance took one of them away meanwhile
         except Exception as error:
             # Faust would log the error and continue at the consumer's present offsets.
-            app.end(Ending.FAILED, f"cannot acquire the assigned partitions: {error}", error)
+            end: End = app.end
+            end(Ending.FAILED, f"cannot acquire the assigned partitions: {error}", error)
 
     def end_of(self, partition: int) -> int | None:
         """Return the end of a partition's log at the last fetch, or None if it is not known."""
-        app = cast(TurnstileApp, self.app)
         try:
-            end: int | None = self.highwater(TP(app.norms_topic, partition))
+            end: int | None = self.highwater(TP(self.app.norms_topic, partition))
             return end
         except (AssertionError, AttributeError):
             return None  # no longer assigned: another thread saw this first
@@ -138,7 +138,7 @@ class AcquiringConsumer(driver.Consumer):
         return await super()._wait_next_records(timeout)
 
     async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
-        app = cast(TurnstileApp, self.app)
+        app = self.app
         decided = {tp for tp in active_partitions if app.owned.decides(tp.partition)}
         wanted = {tp for tp in decided if app.owned.has_room(tp.partition)}
         if not wanted:
@@ -153,7 +153,6 @@ class AcquiringConsumer(driver.Consumer):
         return {}
 
     async def _fetched(self, wanted: set[TP], timeout: float) -> Any:
-        app = cast(TurnstileApp, self.app)
         try:
             return await super()._getmany(wanted, timeout)
         except self.consumer_stopped_errors:
@@ -161,7 +160,7 @@ class AcquiringConsumer(driver.Consumer):
         except NoOffsetForPartitionError:
             return {}  # a fetch from before a rebalance: the start offset is not known yet
         except Exception as error:
-            app.end(Ending.FAILED, f"cannot read the log: {error!r}", error)
+            self.app.end(Ending.FAILED, f"cannot read the log: {error!r}", error)
 
 
 class NoTables(TableManager):
@@ -175,90 +174,3 @@ class AcquiringTransport(driver.Transport):
     """Faust's Kafka transport with ``AcquiringConsumer``."""
 
     Consumer = AcquiringConsumer
-
-
-class Partitions(Protocol):
-    """The partitions of a process: their owner says where to read, and whether to."""
-
-    async def acquire(self, assigned: Collection[int]) -> Mapping[int, int]:
-        """Own exactly these partitions; return the offset to fetch next of those to be read."""
-
-    def decides(self, partition: int) -> bool:
-        """Return whether records of a partition are wanted."""
-
-    def has_room(self, partition: int) -> bool:
-        """Return whether a wanted partition can queue more records."""
-
-
-class TurnstileApp(faust.App):
-    """A Faust app that acquires partitions and reads one topic.
-
-    Args:
-        name: the consumer group.
-        topic: the topic to read.
-        partitions: of the topic, as this process owns them.
-        take: receives each record of the topic; it may wait for room.
-        connect: is called before anything is consumed.
-        disconnect: is called at the end.
-        end: ends the process; an exception in anything that the app calls leads to it.
-        settings: of Faust.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        topic: str,
-        partitions: Partitions,
-        take: Callable[[StreamRecord], Awaitable[None]],
-        connect: Callable[[], Awaitable[None]],
-        disconnect: Callable[[], Awaitable[None]],
-        end: End,
-        **settings: Any,
-    ) -> None:
-        super().__init__(name, **settings)
-        self.norms_topic, self.owned, self.end = topic, partitions, end
-        self._take, self._connect, self._disconnect = take, connect, disconnect
-
-    def background(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run ``work`` as long as the app; ``what`` says in an error what failed."""
-
-        @self.task(on_leader=False)
-        async def keep() -> None:
-            with self.or_end(what):
-                await work()
-
-    @contextmanager
-    def or_end(self, what: str) -> Iterator[None]:
-        """End the process if an exception is raised."""
-        try:
-            yield
-        except Exception as error:
-            self.end(Ending.FAILED, f"{what} failed: {error}", error)
-
-    async def take(self, record: StreamRecord) -> None:
-        """Hand over a record of the topic."""
-        with self.or_end("taking records"):
-            await self._take(record)
-
-    async def on_start(self) -> None:
-        """Connect before anything is consumed, and subscribe to the topic."""
-        with self.or_end("starting"):
-            await self._connect()
-        self.topics.add(self.topic(self.norms_topic, acks=False))
-        await super().on_start()
-
-    async def on_stop(self) -> None:
-        """Close the connections."""
-        await super().on_stop()
-        await self._disconnect()
-
-    def end_of(self, partition: int) -> int | None:
-        """Return the end of a partition's log, or None if it is not known."""
-        return cast(AcquiringConsumer, self.consumer).end_of(partition)
-
-    def _create_directories(self) -> None:
-        """Do nothing: Faust would create directories for tables."""
-
-    def _new_transport(self) -> AcquiringTransport:
-        return AcquiringTransport(self.conf.broker_consumer, self)

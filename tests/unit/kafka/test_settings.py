@@ -214,6 +214,17 @@ def test_a_topic_that_a_later_release_adds_has_as_many_partitions_as_the_log(
     assert admin.partitions[SNAPSHOTS] == 7
 
 
+@pytest.mark.parametrize("asked", [8, 4, Config.partitions])
+def test_partitions_that_differ_from_the_topic_are_reported(
+    asked: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin = Admin({})
+    admin.partitions = dict.fromkeys(TOPICS, 4)
+    monkeypatch.setattr("streams.kafka.topics.new_admin", lambda *_, **__: admin)
+    ensure_topics(replace(CONFIG, partitions=asked))
+    assert ("has no effect" in caplog.text) is (asked == 8)
+
+
 @pytest.mark.parametrize(
     ("copies", "default", "in_sync"),
     [(1, "1", "1"), (2, "1", "1"), (3, "1", "2"), (5, "1", "2"), (3, "2", "2"), (5, "3", "3")],
