@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -89,7 +90,8 @@ def new_reader(config: Config, *, of_events: bool = False, **settings: Any) -> K
     consumer = KafkaConsumer(
         group_id=None, enable_auto_commit=False, **_connection(config), **settings
     )
-    consumer._fetcher.PartitionRecords = _PartitionEvents if of_events else _PartitionRecords
+    kind = _EventBatch if of_events else _Batch
+    consumer._fetcher.PartitionRecords = partial(_PartitionRecords, kind)
     return consumer
 
 
@@ -156,19 +158,11 @@ class _EventBatch(_Batch, EventBatch):
 class _PartitionRecords(Fetcher.PartitionRecords):
     """The records of one fetch from one partition."""
 
-    batch: type[RecordBatch] = _Batch
-
-    def __init__(self, fetch_offset: int, tp: Any, records: Any, **settings: Any) -> None:
-        batches = FetchedBatches(
-            records._buffer, self.batch, DefaultRecordBatch, CorruptRecordError
-        )
-        super().__init__(fetch_offset, tp, batches, **settings)
-
-
-class _PartitionEvents(_PartitionRecords):
-    """The events of one fetch from one partition."""
-
-    batch = _EventBatch
+    def __init__(
+        self, kind: type[RecordBatch], offset: int, tp: Any, records: Any, **settings: Any
+    ) -> None:
+        batches = FetchedBatches(records._buffer, kind, DefaultRecordBatch, CorruptRecordError)
+        super().__init__(offset, tp, batches, **settings)
 
 
 def new_producer(config: Config, linger_ms: int = 0) -> KafkaProducer:

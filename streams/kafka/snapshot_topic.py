@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from kafka.errors import KafkaError
 
 from streams.config import Config, Unavailable
-from streams.kafka.authentic import RecordSigner, RecordVerifier
+from streams.kafka.authentic import RecordVerifier
 from streams.kafka.fenced_producer import Transactions, queue_in_batches
 from streams.kafka.kafka_clients import read_backwards
 from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
@@ -65,15 +65,8 @@ class KafkaSnapshotTopic(Transactions):
 
     NAME = SNAPSHOTS
 
-    def __init__(
-        self,
-        config: Config,
-        partition: int,
-        signer: RecordSigner | None = None,
-        verifier: RecordVerifier | None = None,
-    ) -> None:
-        super().__init__(config, partition, signer, verifier)
-        self._closed = asyncio.Event()
+    _sending: asyncio.Task[None] | None = None
+    _is_released = False
 
     async def read(self, with_contents: bool) -> Snapshot | None:
         """Read and verify the last snapshot in another thread."""
@@ -88,28 +81,29 @@ class KafkaSnapshotTopic(Transactions):
         """Begin a new epoch, also after a failure."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.stop(), STOP_WITHIN)
-        self._failed = False
-        self._closed = asyncio.Event()
+        self._failed = self._is_released = False
         await super().start()
 
     async def send(self, records: Sequence[Record]) -> None:
         """Send records in one transaction; return when the broker has them."""
         contents = [Content(key, value) for key, value in records]
         place = self._topic, self._partition
-        sending = asyncio.create_task(
+        self._sending = asyncio.create_task(
             self._transact(lambda: queue_in_batches(self._producer, *place, contents, self._signer))
         )
-        closing = asyncio.create_task(self._closed.wait())
         try:
-            await asyncio.wait((sending, closing), return_when=asyncio.FIRST_COMPLETED)
-            if not sending.done():
-                raise NotSent(f"partition {self._partition} of {self._topic}: it was released")
-            await sending
-        finally:
-            sending.cancel()
-            closing.cancel()
+            await self._sending
+        except asyncio.CancelledError:
+            if not self._is_released:
+                raise
+            raise NotSent(
+                f"partition {self._partition} of {self._topic}: it was released"
+            ) from None
 
     async def stop(self) -> None:
         """Disconnect; the next epoch aborts a transaction under way."""
-        self._closed.set()
+        # A partition is released while its snapshot is sent: without this, the writer would wait.
+        self._is_released = True
+        if self._sending is not None:
+            self._sending.cancel()
         await super().stop()

@@ -182,7 +182,11 @@ class Suspensions:
             SuspensionReason.OTHER_PARTITIONS,
             f"users were charged in {known} partitions, and {self.prefix}norms has "
             f"{self.partitions} now: most users would have a second budget in another partition",
-            _added_partitions(f"{self.prefix}norms", known),
+            "Kafka cannot remove partitions. Create the topics with that number of partitions, "
+            f"{known}, under another prefix, copy the records of the first {known} partitions of "
+            f"{self.prefix}norms there, each in its order, and let workers and clients use that "
+            "prefix: what was spent is applied again. Without these records another prefix forgets "
+            "every budget that was spent",
         )
 
     def topics(self, problem: str) -> Suspension:
@@ -285,17 +289,6 @@ class Suspensions:
 def suspension_of(error: PartitionError) -> Suspension:
     """Return the suspension for a ledger that cannot continue."""
     return Suspension(SuspensionReason(error.reason), error.problem, error.remedy)
-
-
-def _added_partitions(norms: str, before: str) -> str:
-    """Return what to do when a topic has more partitions than users were charged in."""
-    return (
-        "Kafka cannot remove partitions. Create the topics with "
-        f"that number of partitions, {before}, under another prefix, copy the records of "
-        f"the first {before} partitions of {norms} there, each in its order, and let workers and "
-        "clients use that prefix: what was spent is applied again. Without these records another "
-        "prefix forgets every budget that was spent"
-    )
 
 
 def _lower(sentence: str) -> str:

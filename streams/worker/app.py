@@ -33,8 +33,7 @@ from streams.worker.faust_app import EXIT_RESTART, TurnstileApp, end_process, ru
 from streams.worker.health import HealthServer
 from streams.worker.metrics import Metrics, PartitionsCollector
 from streams.worker.ownership import OwnedPartitions
-from streams.worker.ports import World
-from streams.worker.transport import StreamRecord
+from streams.worker.ports import StreamRecord, World
 
 if TYPE_CHECKING:
     from streams.worker.traces import DecisionTraces
@@ -71,7 +70,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
     publisher = KafkaPublisher(config, signer, traces.answered if traces else None)
 
     def committed(
-        partition: int, records: Sequence[Any], outputs: Sequence[Output], seconds: float
+        partition: int, records: Sequence[StreamRecord], outputs: Sequence[Output], seconds: float
     ) -> None:
         metrics.committed(partition, records, outputs, seconds)
         if traces is not None:

@@ -21,12 +21,11 @@ from faust.worker import Worker
 from streams.config import Config
 from streams.kafka.batches import RecordBatch
 from streams.kafka.security import connection_settings
-from streams.worker.ports import End, Ending
+from streams.worker.ports import End, Ending, StreamRecord
 from streams.worker.transport import (
     AcquiringConsumer,
     AcquiringTransport,
     NoTables,
-    StreamRecord,
     read_batches_within_limits,
 )
 

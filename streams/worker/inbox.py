@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from streams.worker.ports import LogRecord
+from streams.worker.ports import StreamRecord
 
 ARRIVED_BYTES = 16 * 1024 * 1024
 
@@ -26,7 +26,7 @@ class Inbox:
     def __init__(self, position: int) -> None:
         self.position = position
         self._closed = False
-        self._arrived: deque[LogRecord] = deque()
+        self._arrived: deque[StreamRecord] = deque()
         self._bytes = 0
         self._fetch = 0  # counts how often fetching has restarted
         self._room = asyncio.Event()
@@ -47,13 +47,13 @@ class Inbox:
         return first.offset if first and first.offset > self.position else None
 
     @property
-    def first(self) -> LogRecord | None:
+    def first(self) -> StreamRecord | None:
         """The first waiting record; None if none waits."""
         while self._arrived and self._arrived[0].offset < self.position:
             self._pop()
         return self._arrived[0] if self._arrived else None
 
-    async def arrive(self, record: LogRecord) -> None:
+    async def arrive(self, record: StreamRecord) -> None:
         """Queue a record, as soon as there is room."""
         fetch = self._fetch
         while not self.has_room and fetch == self._fetch:
@@ -77,7 +77,7 @@ class Inbox:
             return False
         return True
 
-    def take(self, leader_epoch: int) -> LogRecord | None:
+    def take(self, leader_epoch: int) -> StreamRecord | None:
         """Return the next record, if it has arrived and is of this leader epoch; else None."""
         first = self.first
         if first is None or first.offset > self.position or first.leader_epoch != leader_epoch:
@@ -100,7 +100,7 @@ class Inbox:
         self.position = position
         self._drop()
 
-    def _pop(self) -> LogRecord:
+    def _pop(self) -> StreamRecord:
         record = self._arrived.popleft()
         self._bytes -= size_of(record)
         self._room.set()
@@ -113,6 +113,6 @@ class Inbox:
         self._room.set()
 
 
-def size_of(record: LogRecord) -> int:
+def size_of(record: StreamRecord) -> int:
     """Return the size of a record's value in bytes."""
     return len(record.value or b"")

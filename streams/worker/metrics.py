@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from streams.config import release
 from streams.ledger.ledger import Channel, Output
 from streams.worker.ownership import OwnedPartitions
-from streams.worker.ports import LogRecord
+from streams.worker.ports import StreamRecord
 
 SECONDS = (0.01, 0.1, 1.0, 10.0, 100.0)
 """Bounds of the histograms. Finer ones would reveal how many users a step halted."""
@@ -73,7 +73,7 @@ class Metrics:
     def committed(
         self,
         partition: int,
-        records: Sequence[LogRecord],
+        records: Sequence[StreamRecord],
         outputs: Sequence[Output],
         seconds: float,
     ) -> None:

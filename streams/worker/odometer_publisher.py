@@ -5,21 +5,10 @@ commit and its publishing would send an older record after its successor sent a 
 older one would stay. So each partition has a producer with its own transactional id, and Kafka
 accepts only the producer that began last (its epoch). If Redis is rolled back, the worker applies
 records again and produces older odometer records again. If Redis is then replaced by a newer copy,
-the newer ones are not produced. So the worker never sends what the topic already has:
-
-1. Start the producer when the first odometer record is to be sent. This fences all older producers.
-2. After that, check that this worker still owns the partition: a worker that wakes up too late has
-   fenced its successor, and must not send anything.
-3. Read the last odometer record of the topic. It counts if the record that led to it is in the log:
-   then everything before it is of this log too.
-4. Wait a moment for more records (``LINGER``), then send all in one transaction, without those that
-   are older than that record. Decisions do not wait for it.
+the newer ones are not produced. So the worker never sends what the topic already has (``_begin``).
 
 Why this is enough: everything that an older owner may still send was in the outbox when the
 partition was acquired. The new owner sends it again, under its own epoch, before anything newer.
-Steps 1 and 2 allow no other order: an owner that passes step 2 started its producer before its
-successor acquired the partition, and thus before the successor's producer started, which fences
-it.
 
 Invariants of the topic, apart from aborted transactions and whatever happens to Redis: log offsets
 never fall, and every odometer record that is older than the last one was there before it. For each
@@ -28,8 +17,7 @@ there on; and what Redis has deleted was confirmed. So the record that stays of 
 newest one, as soon as outbox and log have been processed.
 
 Readers may read uncommitted: an odometer record of an aborted transaction is as true as any other,
-it is sent again, and of two records the one with the higher offset counts. Step 3 reads committed
-records only, because compaction removes aborted ones.
+it is sent again, and of two records the one with the higher offset counts.
 
 The tombstones of erased users are sent in the same order as other odometer records. Older records
 of such a user do not follow them.
@@ -146,7 +134,6 @@ class OdometerPublisher:
             self._wake.clear()
             if not self._begun:
                 await self._begin()
-            # Step 4.
             await asyncio.sleep(LINGER)
             sending, self._waiting = self._waiting, []
             marks, self._marks = self._marks, False
@@ -164,13 +151,16 @@ class OdometerPublisher:
             await asyncio.wait_for(self._producer.stop(), STOP_WITHIN)
 
     async def _begin(self) -> None:
-        # Step 1.
+        # Only when the first record is to be sent: this fences all older producers.
         self._begun = True
         await self._producer.start()
-        # Step 2.
+        # After that, because a worker that wakes up too late has fenced its successor, and must not
+        # send anything. An owner that passes this line started its producer before its successor
+        # acquired the partition, and thus before the successor's producer started, which fences it.
         if not await self._is_held():
             raise NotTheOwner(f"another worker owns partition {self._partition} by now")
-        # Step 3.
+        # A committed record, because compaction removes aborted ones. It counts if the record that
+        # led to it is in the log: then everything before it is of this log too.
         last = await self._producer.last()
         offset = -1 if last is None else _offset_of(last.value)
         if last and offset >= 0 and await self._is_in_log(offset, last.origin):

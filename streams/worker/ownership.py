@@ -6,7 +6,7 @@ are ignored. The steps of an acquisition, which the code repeats:
 
 1. Look up the topics: the id of norms, P, their settings.
 2. Acquire ownership in Redis, whose state must belong to this topic with this P and this layout. If
-   Redis has no state, a part of it, or less than the log, restore the last snapshot (``rebuild``).
+   Redis has no state, a part of it, or less than the log, restore the last snapshot (``restore``).
 3. Check that the log contains the offset to apply next, or ends there. This check follows step 2,
    because until then the previous owner may still write.
 4. Check that the last applied record is the one in the log (``continuity``).
@@ -34,7 +34,7 @@ from streams.store.store_port import Acquired, Glance, Guard, Verdict, decode_pu
 from streams.store.writer import PartitionWriter
 from streams.worker.continuity import check_continues, rewritten
 from streams.worker.heartbeat import BEAT_EVERY
-from streams.worker.ports import Ending, Log, LogRecord, World, ending_of
+from streams.worker.ports import Ending, Log, StreamRecord, World, ending_of
 from streams.worker.processor import Processor, ProcessorState
 from streams.worker.restore import find_snapshot, restore
 
@@ -140,7 +140,7 @@ class OwnedPartitions:
         async with self._acquiring:
             await asyncio.gather(*(owned.pause() for owned in self.by_partition.values()))
 
-    async def arrive(self, partition: int, record: LogRecord) -> None:
+    async def arrive(self, partition: int, record: StreamRecord) -> None:
         """Queue a record for its partition; drop it if the partition is not owned."""
         owned = self.by_partition.get(partition)
         if owned is not None:

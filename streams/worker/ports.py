@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from streams.kafka.results import (
     Extent,
@@ -28,27 +28,21 @@ from streams.store.store_port import Store, Verdict
 from streams.store.writer import PartitionWriter
 
 
-class LogRecord(Protocol):
+class StreamRecord(NamedTuple):
     """A record of the log, as the stream delivers it."""
 
-    @property
-    def offset(self) -> int:
-        """The offset in its partition."""
-
-    @property
-    def value(self) -> bytes | None:
-        """The request."""
-
-    @property
-    def leader_epoch(self) -> int:
-        """The number of elections of the partition's leader before it was written."""
-
-    @property
-    def timestamp(self) -> int:
-        """The time at which it was written, in ms since 1970."""
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int  # milliseconds since 1970
+    timestamp_type: int  # 0: set by the producer; 1: set by the broker
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    leader_epoch: int
 
 
-Committed = Callable[[int, Sequence[LogRecord], Sequence[Output], float], None]
+Committed = Callable[[int, Sequence[StreamRecord], Sequence[Output], float], None]
 """Receives the partition, the records and the outputs of a batch whose outcome is in Redis, and
 the seconds that the write took."""
 

@@ -50,7 +50,7 @@ from streams.worker.inbox import Inbox, size_of
 from streams.worker.merge import Merger
 from streams.worker.odometer_publisher import OdometerPublisher
 from streams.worker.outbox import Outbox, outbox_entries_of
-from streams.worker.ports import Ending, LogRecord, World, ending_of
+from streams.worker.ports import Ending, StreamRecord, World, ending_of
 from streams.worker.snapshot_writer import SnapshotWriter
 
 logger = logging.getLogger("turnstile.worker")
@@ -100,7 +100,7 @@ class AppliedBatch:
     next: int
     chain: HashChain
     leader_epoch: int  # of the last record in the chain
-    records: list[LogRecord]
+    records: list[StreamRecord]
     outputs: list[Output]
     changes: bytes
 
@@ -233,7 +233,7 @@ class Processor:
         if verdict is not Verdict.OK:
             self._end(ending_of(verdict), f"{write} at offset {self.next} was rejected: {verdict}")
 
-    async def _obstacle(self, waiting: LogRecord) -> Suspension | None:
+    async def _obstacle(self, waiting: StreamRecord) -> Suspension | None:
         """Return why a record must not be applied, if it must not."""
         chain, gap = self.ledger.chain, self.inbox.gap
         if chain.last >= 0 and waiting.leader_epoch != self._leader_epoch:
@@ -338,7 +338,7 @@ class Processor:
         self, first: int, leader_epoch: int, committing: asyncio.Task[None] | None
     ) -> AppliedBatch:
         # Steps 1 and 2.
-        records: list[LogRecord] = []
+        records: list[StreamRecord] = []
         outputs: list[Output] = []
         read = 0
         while (record := self.inbox.take(leader_epoch)) is not None:

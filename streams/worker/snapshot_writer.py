@@ -4,8 +4,7 @@
 steps of the owner, which the code repeats:
 
 1. Begin: start an epoch, which fences every older writer. Check that the partition is still owned,
-   and read the listing of the last snapshot. ``snapshots`` uses the same order for the same
-   reason: a worker that wakes up too late has fenced its successor, and must not write anything.
+   and read the listing of the last snapshot.
 2. Merge deltas into pages, so that the pages are new and the deltas few.
 3. While memory and Redis agree, read the state without its pages, and the hashes of the pages.
 4. Send the pages that the last snapshot does not have. The worker reads them from Redis and checks
@@ -158,7 +157,8 @@ class SnapshotWriter:
     async def _begin(self) -> None:
         if self._begun:
             return
-        # Step 1.
+        # Step 1. In this order, as in ``OdometerPublisher``: a worker that wakes up too late has
+        # fenced its successor, and must not write anything.
         await self._topic.start()
         if not await self._writer.is_held():
             raise NotWritten

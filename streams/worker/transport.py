@@ -22,10 +22,10 @@ acquisition of the partition finds the reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiokafka.consumer import fetcher
 from aiokafka.errors import (
@@ -38,28 +38,14 @@ from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from streams.kafka.batches import FetchedBatches, Header, RecordBatch
-from streams.worker.ports import End, Ending
+from streams.kafka.batches import FetchedBatches, RecordBatch
+from streams.worker.ports import End, Ending, StreamRecord
 
 _PAUSE = 0.005  # seconds
 _FETCH_WAIT_MS = 100
 """The time for which a broker without new records holds a fetch. Requests on the same connection
 wait for it, such as the offset request of an acquisition. Faust's value of 1.5 seconds made a
 failover that much slower."""
-
-
-class StreamRecord(NamedTuple):
-    """A record that a consumer of this process has fetched."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int  # milliseconds since 1970
-    timestamp_type: int  # 0: set by the producer; 1: set by the broker
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[Header]
-    leader_epoch: int
 
 
 class _PartitionRecords(fetcher.PartitionRecords):

@@ -16,7 +16,7 @@ from streams.store.misfit import Suspensions
 from streams.store.store_port import Guard, Verdict
 from streams.store.stored_state import StoredState, verified
 from streams.store.writer import PartitionWriter
-from streams.worker.ports import Ending, LogRecord, World
+from streams.worker.ports import Ending, StreamRecord, World
 from streams.worker.processor import Processor
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 from tests.doubles.memory_store import MemoryStore
@@ -221,7 +221,7 @@ def bench(
     broker = log_with(missing, offsets)
     committed: list[int] = []
 
-    def tell(_: int, records: Sequence[LogRecord], *__: object) -> None:
+    def tell(_: int, records: Sequence[StreamRecord], *__: object) -> None:
         committed.extend(record.offset for record in records)
 
     world = replace(world_of("me", store, MemoryClient(broker, gate), ends), committed=tell)
