@@ -143,10 +143,6 @@ class PartitionWriter:
         """Report that the partition is decided; an empty summary means that it is unchanged."""
         return await self._store.beat(self._guard, pulse, summary)
 
-    async def keep_suspension(self, reason: str, problem: str, remedy: str) -> None:
-        """Store why the partition is suspended, until an owner decides it again."""
-        await self._store.keep_suspension(self.partition, reason, problem, remedy)
-
     async def is_held(self) -> bool:
         """Return whether this worker still owns the partition."""
         glance = await self._store.glance(self.partition)

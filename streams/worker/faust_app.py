@@ -12,10 +12,11 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol
 
 import faust
 from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
+from faust.types import TP
 from faust.worker import Worker
 
 from streams.config import Config
@@ -23,7 +24,6 @@ from streams.kafka.batches import RecordBatch
 from streams.kafka.security import connection_settings
 from streams.worker.ports import End, Ending, StreamRecord
 from streams.worker.transport import (
-    AcquiringConsumer,
     AcquiringTransport,
     NoTables,
     read_batches_within_limits,
@@ -155,8 +155,12 @@ class TurnstileApp(faust.App):
         await self._disconnect()
 
     def end_of(self, partition: int) -> int | None:
-        """Return the end of a partition's log, or None if it is not known."""
-        return cast(AcquiringConsumer, self.consumer).end_of(partition)
+        """Return the end of a partition's log at the last fetch, or None if it is not known."""
+        try:
+            end: int | None = self.consumer.highwater(TP(self.norms_topic, partition))
+        except (AssertionError, AttributeError):
+            return None  # no longer assigned: another thread saw this first
+        return end
 
     def _create_directories(self) -> None:
         """Do nothing: Faust would create directories for tables."""

@@ -123,7 +123,9 @@ class OdometerPublisher:
         return waiting.sent
 
     def mark(self) -> None:
-        """Append the end of a transaction to the topic, even if nothing waits to be sent."""
+        """Append the end of a transaction to the topic, even if nothing waits to be sent
+        (``OwnedPartitions.keep_cleanable``).
+        """
         self._marks = True
         self._wake.set()
 

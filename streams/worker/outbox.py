@@ -108,10 +108,6 @@ class Outbox:
             queued = await self._publisher.publish(self._partition, outbox_entry.outputs)
             self._confirm(self._confirmed_answers(outbox_entry.name, queued))
 
-    def mark(self) -> None:
-        """Append an invisible record to the odometer topic (``OwnedPartitions.keep_cleanable``)."""
-        self._odometers.mark()
-
     def take_published(self) -> list[str]:
         """Return the entries that the broker has confirmed since the last call: Redis may delete
         them.

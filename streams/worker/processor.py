@@ -117,7 +117,7 @@ class Processor:
         suspensions: Suspensions,
     ) -> None:
         partition = writer.partition
-        odometers = OdometerPublisher(
+        self._odometers = OdometerPublisher(
             partition, world.odometer_producer_of(partition), writer.is_held, self._is_in_log
         )
         self._world = world
@@ -142,7 +142,7 @@ class Processor:
             ledger.state.topic,
             stored.outbox,
             world.publisher,
-            odometers,
+            self._odometers,
             self._cannot_publish,
         )
         self._lock = asyncio.Lock()
@@ -207,7 +207,7 @@ class Processor:
     async def mark(self) -> None:
         """Append an invisible record to the compacted topics, if the processor is running."""
         if self.state is ProcessorState.RUNNING:
-            self.outbox.mark()
+            self._odometers.mark()
             async with self._rewriting:
                 await self.snapshots.mark()
 
@@ -397,7 +397,9 @@ class Processor:
         self.inbox.close()
         self.suspension = suspension
         logger.critical("partition %d is suspended: %s", self.writer.partition, suspension)
-        await self.writer.keep_suspension(suspension.reason, suspension.problem, suspension.remedy)
+        await self._world.store.keep_suspension(
+            self.writer.partition, suspension.reason, suspension.problem, suspension.remedy
+        )
 
     def _move(self, to: ProcessorState) -> bool:
         """Change the state if the transition is allowed; return whether it changed."""

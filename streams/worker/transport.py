@@ -109,14 +109,6 @@ class AcquiringConsumer(driver.Consumer):
             end: End = app.end
             end(Ending.FAILED, f"cannot acquire the assigned partitions: {error}", error)
 
-    def end_of(self, partition: int) -> int | None:
-        """Return the end of a partition's log at the last fetch, or None if it is not known."""
-        try:
-            end: int | None = self.highwater(TP(self.app.norms_topic, partition))
-            return end
-        except (AssertionError, AttributeError):
-            return None  # no longer assigned: another thread saw this first
-
     async def _wait_next_records(self, timeout: float) -> Any:
         if self.flow_active and not self._get_active_partitions():
             await asyncio.sleep(_PAUSE)

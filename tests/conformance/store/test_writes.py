@@ -218,7 +218,7 @@ def test_a_sign_of_life_is_no_state_and_takes_a_stop_away(run):
     async def scenario(bench):
         owner = bench.owner("a")
         writer = await owner.acquire()
-        await writer.keep_suspension("hole", "a hole", "fill it")
+        await bench.store.keep_suspension(P, "hole", "a hole", "fill it")
         suspended = (await bench.store.glance(P)).suspended
         assert (suspended["reason"], suspended["problem"]) == ("hole", "a hole")
         assert suspended["remedy"] == "fill it"
