@@ -17,11 +17,11 @@ NORMS = np.full(40, 0.5)
 WORKER = """
 import os, pathlib, signal, sys
 from streams.cli.main import main
-from streams.worker import heartbeat, snapshots, ownership
+from streams.worker import heartbeat, ownership, snapshot_writer
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
 heartbeat.BEAT_EVERY = ownership.BEAT_EVERY = 0.5
-snapshots.TIME_SHARE = 1.0
-snapshots.SEND_BYTES = 1
+snapshot_writer.TIME_SHARE = 1.0
+snapshot_writer.SEND_BYTES = 1
 real, flag = KafkaSnapshotTopic.send, pathlib.Path({flag!r})
 
 async def send(self, records):
