@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
@@ -57,6 +58,12 @@ _VERIFY_COLUMNS = {
     "odometers": "odometers",
     "priced": "priced",
     "findings": "findings",
+}
+_NOTES = {
+    "in_outbox": "outputs are still in the outbox",
+    "signed": "records have the signature of a trusted key",
+    "without_signature": "have none",
+    "expired": "answers are too old to be in their topics",
 }
 _INDENT = " " * 10
 
@@ -196,7 +203,7 @@ def _partition_fields(part: PartitionVerified) -> dict[str, Any]:
         *("priced", "signed", "without_signature", "in_outbox", "expired", "impossible"),
     )
     log = {"partition": part.partition, "from": part.began, "to": part.next}
-    counts = {"findings": part.findings.counts.total(), "seconds": round(part.seconds, 3)}
+    counts = {"findings": part.counts.total(), "seconds": round(part.seconds, 3)}
     fields = {name: getattr(part, name) for name in names}
     return {**log, "head": part.head.hex(), **fields, **counts}
 
@@ -245,14 +252,9 @@ def _verdict(verified: Verified, against: Receipt | None) -> str:
     notes = ""
     if against is not None:
         notes += f" The log continues the one of the receipt from {against.time}."
-    if waiting := sum(part.in_outbox for part in parts):
-        notes += f" {waiting:,} outputs are still in the outbox."
-    if signed := sum(part.signed for part in parts):
-        notes += f" {signed:,} records have the signature of a trusted key."
-    if bare := sum(part.without_signature for part in parts):
-        notes += f" {bare:,} have none."
-    if expired := sum(part.expired for part in parts):
-        notes += f" {expired:,} answers are too old to be in their topics."
+    for name, what in _NOTES.items():
+        if count := sum(getattr(part, name) for part in parts):
+            notes += f" {count:,} {what}."
     return f"Everything fits: {counted}.{notes}"
 
 
@@ -489,9 +491,9 @@ def _loss_rows(losses: Sequence[Losses], given: dict[str, Any]) -> Iterator[dict
 
 def _summarise(reported: Report, path: Path, as_json: bool) -> None:
     """Print the numbers of users, and nothing of the contents."""
-    users: dict[str, int] = {}
+    users = Counter[str]()
     for part in reported.losses:
-        users[part.dataset] = users.get(part.dataset, 0) + len(part.users)
+        users[part.dataset] += len(part.users)
     compared = {"compared": list(map(compared_at, reported.heads))} if as_json else {}
     for name, count in sorted(users.items()):
         shown = {"dataset": name, "users": count, "file": str(path), **compared}

@@ -47,36 +47,13 @@ class LogFinding:
     found: Any = None
 
 
-class Findings:
-    """The findings of one partition: all are counted, the first ones of each check are kept.
-
-    Attributes:
-        kept: the kept findings, in the order in which they were found.
-        counts: the number of findings of each check.
-    """
-
-    def __init__(self, partition: int) -> None:
-        self.partition = partition
-        self.kept: list[LogFinding] = []
-        self.counts: Counter[Check] = Counter()
-
-    def add(self, check: Check, problem: str, **fields: Any) -> None:
-        """Add a finding with the given fields of ``LogFinding``."""
-        self.counts[check] += 1
-        if not self.is_full(check):
-            self.kept.append(LogFinding(check, self.partition, problem, **fields))
-
-    def is_full(self, check: Check) -> bool:
-        """Return whether further findings of a check are only counted."""
-        return self.counts[check] > KEPT_FINDINGS
-
-
 @dataclass
 class PartitionVerified:
-    """The result for one partition."""
+    """The result for one partition: all findings are counted, the first of each check are kept."""
 
     partition: int
-    findings: Findings
+    findings: list[LogFinding] = field(default_factory=list)  # the kept ones, in their order
+    counts: Counter[Check] = field(default_factory=Counter)  # of the findings of each check
     start: int = 0  # the offset at which the log begins
     began: int = 0  # the offset of the replay: 0, or the end of a snapshot, which is not verified
     next: int = 0  # the offset up to which the log was replayed
@@ -97,6 +74,16 @@ class PartitionVerified:
     impossible: list[str] = field(default_factory=list)  # what was not compared, and why
     policies: dict[str, bytes] = field(default_factory=dict)  # packed, by dataset
 
+    def add(self, check: Check, problem: str, **fields: Any) -> None:
+        """Add a finding with the given fields of ``LogFinding``."""
+        self.counts[check] += 1
+        if not self.is_full(check):
+            self.findings.append(LogFinding(check, self.partition, problem, **fields))
+
+    def is_full(self, check: Check) -> bool:
+        """Return whether further findings of a check are only counted."""
+        return self.counts[check] > KEPT_FINDINGS
+
 
 @dataclass(frozen=True)
 class Verified:
@@ -108,12 +95,12 @@ class Verified:
     @property
     def findings(self) -> list[LogFinding]:
         """Return the kept findings, by partition."""
-        return [finding for part in self.partitions for finding in part.findings.kept]
+        return [finding for part in self.partitions for finding in part.findings]
 
     @property
     def wrong(self) -> int:
         """Return the number of findings, kept or only counted."""
-        return sum(part.findings.counts.total() for part in self.partitions)
+        return sum(part.counts.total() for part in self.partitions)
 
     @property
     def fits(self) -> bool:

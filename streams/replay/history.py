@@ -116,10 +116,8 @@ class DatasetHistory:
             columns += [StepKind(mechanism, norm) for norm in norms]
             counts += list(rows.of(users).T)
         used = [number for number, column in enumerate(counts) if column.any()]
-        kept = np.zeros((users, len(used)), dtype=np.int64)
-        for place, number in enumerate(used):
-            kept[:, place] = counts[number]
-        return [columns[number] for number in used], kept
+        kept = np.array([counts[number] for number in used], dtype=np.int64)
+        return [columns[number] for number in used], kept.reshape(len(used), users).T
 
     def add_gaussian(self, slots: Counts, ratios: NDArray[np.float64], times: Counts | int) -> None:
         """Count Gaussian steps: the norm over noise of each user, and how many times."""

@@ -64,7 +64,7 @@ class PublishedOdometers(Published):
                 budgets = ledger.state.policies.budgets(odometer.dataset)
                 if budgets.are_erased(budgets.known_as(user)) is not None:
                     continue  # a tombstone follows
-            self._result.findings.add(
+            self._result.add(
                 Check.ODOMETER,
                 problem,
                 offset=odometer.offset,
@@ -77,7 +77,7 @@ class PublishedOdometers(Published):
         self,
         offset: int,
         ledger: Ledger,
-        last_outputs: Callable[[set[bytes | None]], Mapping[bytes | None, int]],
+        last_outputs: Callable[[int, set[bytes | None]], Mapping[bytes | None, int]],
     ) -> None:
         """Compare the last record of each user, and count the users with a record.
 
@@ -86,7 +86,8 @@ class PublishedOdometers(Published):
         Args:
             offset: of the log.
             ledger: the state there.
-            last_outputs: returns where the log has the last outputs with these keys, if it has.
+            last_outputs: returns where the log has the last outputs with these keys before an
+                offset, if it has.
         """
         newest = Digests((output.key, output.value) for output in _last_records(ledger))
         remains: dict[bytes | None, bool] = {}  # whether the last record of an erased user is one
@@ -101,7 +102,7 @@ class PublishedOdometers(Published):
                 problem = (
                     "the odometer record of an erased user still exists: no tombstone follows it"
                 )
-                self._result.findings.add(Check.ODOMETER, problem, offset=at)
+                self._result.add(Check.ODOMETER, problem, offset=at)
         late = {
             output.key: decode_odometer(output.value)
             for output in (_last_records(ledger) if 0 in newest.marks else ())
@@ -115,13 +116,13 @@ class PublishedOdometers(Published):
         late = {
             k: user for k, user in late.items() if k not in reached or reached[k].offset < offset
         }
-        places = last_outputs(set(list(late)[:KEPT_FINDINGS])) if late else {}
+        places = last_outputs(offset, set(list(late)[:KEPT_FINDINGS])) if late else {}
         for key, wanted in late.items():
             place, last, bound = places.get(key), reached.get(key), wanted.bound
             problem = "the topic lacks the odometer records of this user"
             if last is not None:
                 problem = "the user's last odometer record is older than the last one of the log"
-            self._result.findings.add(
+            self._result.add(
                 Check.ODOMETER,
                 f"{problem}: the odometer shows less than was spent",
                 offset=place,

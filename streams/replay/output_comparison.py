@@ -165,7 +165,7 @@ class Published:
         Args:
             began: the offset from which the log was replayed; earlier outputs are unknown.
         """
-        add = partial(self._result.findings.add, self._topic.check)
+        add = partial(self._result.add, self._topic.check)
         records = self._foreign(began) if 0 in self._known.marks else iter(())
         foreign = list(islice(records, KEPT_FINDINGS))
         self._more += sum(1 for _ in records)
@@ -182,7 +182,7 @@ class Published:
         for subject, (offset, value) in self._lost.items():
             problem = "this output of the log is neither in the topic nor in the outbox"
             add(problem, offset=offset, about=dict(subject), expected=_fields(value))
-        self._result.findings.counts[self._topic.check] += self._more
+        self._result.counts[self._topic.check] += self._more
 
     def _content(self, record: Output | ArchivedRecord) -> tuple[bytes | None, bytes | None]:
         if record.value is None or tombstone_offset(record.value) is not None:
@@ -196,7 +196,7 @@ class Published:
         if record.unsigned is not None:
             problem = f"the signature is not one of a trusted key: {record.unsigned}"
             about = {"at": f"{self._topic.name} {record.offset}"}
-            self._result.findings.add(Check.SIGNATURES, problem, about=about)
+            self._result.add(Check.SIGNATURES, problem, about=about)
         return self._content(record)
 
     def _foreign(self, began: int) -> Iterator[tuple[ArchivedRecord, int | None, Subject]]:

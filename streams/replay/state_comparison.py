@@ -26,7 +26,7 @@ from streams.ledger.roster_members import Members
 from streams.ledger.validation import is_keyed_hash
 from streams.records import ERASED_STRING, User
 from streams.replay.archive import Archive, HeadSource, StoredHead, UnreadableService
-from streams.replay.findings import Check, Findings
+from streams.replay.findings import Check, PartitionVerified
 from streams.replay.log_replay import NAMES
 from streams.store.layout import Damaged
 from streams.store.misfit import Suspensions
@@ -50,14 +50,14 @@ class StoredPartition:
     """The stored state of one partition at one moment."""
 
     def __init__(
-        self, holder: HeadSource, load: Callable[[], StoredState | None], findings: Findings
+        self, holder: HeadSource, load: Callable[[], StoredState | None], result: PartitionVerified
     ) -> None:
         """Load the state.
 
         Args:
             holder: where it is stored.
             load: returns the state; raises ``Damaged`` if it is incomplete or was changed.
-            findings: of the partition.
+            result: of the partition.
         """
         self.stored: StoredState | None = None  # until it is compared
         self.next: int | None = None  # the offset at which it continues
@@ -66,11 +66,11 @@ class StoredPartition:
         self.lacking: str | None = None  # why there is no state
         check = Check.SNAPSHOT if holder is HeadSource.SNAPSHOT else Check.STATE
         self._check, self._holder, self._name = check, holder, NAMES[holder]
-        self._findings = findings
+        self._result = result
         try:
             self.stored = load()
         except Damaged as damaged:
-            findings.add(check, f"the state in {self._name} is damaged: {damaged}")
+            result.add(check, f"the state in {self._name} is damaged: {damaged}")
             self.lacking = f"the state in {self._name}: it is damaged"
             return
         if self.stored is None:
@@ -84,12 +84,12 @@ class StoredPartition:
                 for output in msgspec.msgpack.decode(packed, type=Packed).outputs
             ]
         except msgspec.DecodeError as error:
-            findings.add(check, f"the outbox cannot be read: {error}")
+            result.add(check, f"the outbox cannot be read: {error}")
 
     @property
     def head(self) -> StoredHead:
         """Return the head of the stored hash chain."""
-        place = self._findings.partition, self._holder
+        place = self._result.partition, self._holder
         if self.stored is None:
             return StoredHead(*place, lacking=self.lacking or "it was not loaded")
         return StoredHead(*place, self.stored.next, self.stored.meta.chain.head)
@@ -120,20 +120,20 @@ class StoredPartition:
         if self.stored is None:
             return
         at, chain = self.stored.next, self.stored.meta.chain
-        place = self._findings.partition, archive.topic, archive.partitions
+        place = self._result.partition, archive.topic, archive.partitions
         if misfit := Suspensions("", *place, *extent, self._name).out_of_log(at):
             expected = {"from": extent.start, "to": extent.end}
-            self._findings.add(self._check, misfit.problem, offset=at, expected=expected, found=at)
+            self._result.add(self._check, misfit.problem, offset=at, expected=expected, found=at)
         if chain.last >= extent.start:
             one = Extent(chain.last, chain.last + 1)
-            records = list(archive.read(NORMS, self._findings.partition, one))
+            records = list(archive.read(NORMS, self._result.partition, one))
             if not records or not chain.ends_with(records[0].value):
                 problem = "the log has another record where the last applied record was"
-                self._findings.add(self._check, problem, offset=chain.last)
+                self._result.add(self._check, problem, offset=chain.last)
 
     def _compare(self, ledger: Ledger, stored: StoredState) -> None:
         meta, ours = stored.meta, ledger.state
-        add = partial(self._findings.add, self._check, offset=stored.next)
+        add = partial(self._result.add, self._check, offset=stored.next)
         log = Suspensions("", ours.partition, ours.topic, ours.partitions, 0, 0, self._name)
         if misfit := log.misfit(meta.identity):
             add(misfit.problem, expected=log.identity, found=meta.identity)
@@ -153,7 +153,7 @@ class StoredPartition:
             return
         for problem, about, expected, found in _differences(ledger, theirs):
             add(problem, about=about, expected=expected, found=found)
-            if self._findings.is_full(self._check):
+            if self._result.is_full(self._check):
                 return
 
 

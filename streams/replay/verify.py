@@ -44,7 +44,7 @@ from streams.replay.archive import (
     HeadSource,
     other_log,
 )
-from streams.replay.findings import Check, Findings, PartitionVerified, Verified
+from streams.replay.findings import Check, PartitionVerified, Verified
 from streams.replay.log_replay import (
     Applied,
     HeadMismatch,
@@ -88,15 +88,12 @@ def verify(
 
 class _Partition:
     def __init__(self, archive: Archive, partition: int, against: Receipt | None) -> None:
-        self.findings = Findings(partition)
-        self.result = PartitionVerified(partition, self.findings)
+        self.result = PartitionVerified(partition)
         self._archive, self._partition = archive, partition
         self._receipt = against.head_of(partition) if against else None
         # Step 1.
-        self._snapshot = StoredPartition(HeadSource.SNAPSHOT, self._load_snapshot, self.findings)
-        self._redis = StoredPartition(
-            archive.holder, partial(archive.load, partition), self.findings
-        )
+        self._snapshot = StoredPartition(HeadSource.SNAPSHOT, self._load_snapshot, self.result)
+        self._redis = StoredPartition(archive.holder, partial(archive.load, partition), self.result)
         # Step 2.
         outbox, result = self._redis.outbox, self.result
         self._odometers = PublishedOdometers(archive, outbox, result)
@@ -120,13 +117,13 @@ class _Partition:
             self._begin_at(replay.began)
             self._odometers.compare_before(replay.began, replay.ledger)
             if self._redis.next is None:
-                self._compare_odometers(replay.ledger, replay.began)
+                self._odometers.compare_last(replay.began, replay.ledger, self._last_outputs)
         try:
             # Step 3.
             for applied in replay.steps(partial(self._compare_at, replay), progress):
                 self._take(replay, applied)
         except PartitionError as error:
-            self.findings.add(Check.LOG, str(error), offset=replay.next)
+            self.result.add(Check.LOG, str(error), offset=replay.next)
             result.impossible.append(f"records from offset {replay.next}: they cannot be applied")
         except BrokenLog as broken:
             self._compare_receipt(replay, replay.next)
@@ -141,17 +138,14 @@ class _Partition:
         for output in applied.outputs:
             self._published[output.channel].expect(offset, output, required=required)
         if isinstance(request := applied.request, ChargeRoster):
-            _check_cost_table(offset, request, replay.ledger, self.findings)
+            _check_cost_table(offset, request, replay.ledger, self.result)
             self.result.priced += 1
 
     def _compare_at(self, replay: LogReplay, offset: int) -> None:
         self._snapshot.compare_at(replay.ledger, offset)
         if (at := self._redis.compare_at(replay.ledger, offset)) is not None:
-            self._compare_odometers(replay.ledger, at)
+            self._odometers.compare_last(at, replay.ledger, self._last_outputs)
         self._compare_receipt(replay, offset)
-
-    def _compare_odometers(self, ledger: Ledger, offset: int) -> None:
-        self._odometers.compare_last(offset, ledger, partial(self._last_outputs, offset))
 
     def _last_outputs(self, before: int, keys: Collection[bytes | None]) -> dict[bytes | None, int]:
         """Return where the log has the last odometer records with these keys, before an offset.
@@ -174,7 +168,7 @@ class _Partition:
         if head != receipt.head:
             problem = "the receipt is of another log up to this offset"
             both = {"expected": receipt.head, "found": head}
-            self.findings.add(Check.RECEIPT, problem, offset=receipt.next, **both)
+            self.result.add(Check.RECEIPT, problem, offset=receipt.next, **both)
         self._receipt = None
 
     def _end(self, replay: LogReplay) -> None:
@@ -199,14 +193,14 @@ class _Partition:
             problem = "the log ends before the offset of the receipt"
             at = self._receipt.next
             both = {"expected": {"at least": at}, "found": replay.next}
-            self.findings.add(Check.RECEIPT, problem, offset=at, **both)
+            self.result.add(Check.RECEIPT, problem, offset=at, **both)
 
     def _load_snapshot(self) -> StoredState | None:
         snapshot = self._archive.snapshot(self._partition)
         if snapshot is None:
             return None
         if problem := other_log(self._archive, self._partition, snapshot.manifest):
-            self.findings.add(Check.SNAPSHOT, problem, found=snapshot.manifest.identity)
+            self.result.add(Check.SNAPSHOT, problem, found=snapshot.manifest.identity)
             return None
         return snapshot.state()
 
@@ -225,7 +219,7 @@ class _Partition:
 
     def _end_cut_off(self, why: str) -> None:
         start = self._extent.start
-        self.findings.add(Check.LOG, why, offset=start)
+        self.result.add(Check.LOG, why, offset=start)
         what = "state, answers, rejects, odometer, cost tables, receipts: records are deleted"
         self.result.impossible.append(what)
         self.result.next = start
@@ -239,7 +233,7 @@ class _Partition:
             check = Check.SNAPSHOT if is_snapshot else Check.STATE
             heads = {"expected": stored.head.hex(), "found": broken.found.hex()}
             fields = {"offset": stored.next, **heads}
-        self.findings.add(check, str(broken), **fields)
+        self.result.add(check, str(broken), **fields)
         self._end_receipt(replay)
         what = "everything derived from the log: it is not the one that was applied"
         self.result.impossible.append(what)
@@ -252,7 +246,7 @@ def _cost_table(mechanism: Mechanism, policies: bytes, clip_norm: float, levels:
 
 
 def _check_cost_table(
-    offset: int, charge: ChargeRoster, ledger: Ledger, findings: Findings
+    offset: int, charge: ChargeRoster, ledger: Ledger, result: PartitionVerified
 ) -> None:
     """Compute the cost table of a roster step that the ledger has just applied, and compare it.
 
@@ -270,7 +264,7 @@ def _check_cost_table(
         units = _cost_table(mechanism, encode(policies), terms.clip_norm, terms.levels)
     except (InvalidInput, InvalidRequest) as error:
         problem = f"the cost table of this step cannot be computed: {error}"
-        findings.add(Check.COST_TABLES, problem, offset=offset, about=about)
+        result.add(Check.COST_TABLES, problem, offset=offset, about=about)
         return
     if units == terms.units:
         return
@@ -281,7 +275,7 @@ def _check_cost_table(
     else:
         differs = found > expected
     at = int(np.flatnonzero(differs)[0])
-    findings.add(
+    result.add(
         Check.COST_TABLES,
         problem,
         offset=offset,
