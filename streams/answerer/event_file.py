@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from accounting.exact.invalid_input import quoted
 from streams.answerer.events import EventReader, SkipReason, UserEvent, skipped_text
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.query_file import Label, QueryFile, UnusableQueries
+from streams.answerer.query_file import Label, Query, QueryFile, UnusableQueries
 
 FILE_SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
 _MARK: Final = b"\xef\xbb\xbf"  # spreadsheets write it before UTF-8
@@ -61,7 +61,7 @@ class EventFile:
     """
 
     def __init__(self, path: Path, query_file: QueryFile) -> None:
-        self._path, self._decimal = path, query_file.source.decimal
+        self._path, self._query_file = path, query_file
         self._roles = _roles_of(query_file)
         self._wanted = list(dict.fromkeys(column for column, _ in self._roles))
         if path.suffix not in FILE_SUFFIXES:
@@ -175,18 +175,26 @@ class EventFile:
         What is not of that type stays text, and then counts as any value of another type.
         """
         roles = {role for column, role in self._roles if column == name}
+        labels = {
+            str(label): label
+            for query in self._query_file.queries
+            for column, given in ((query.by, query.labels), *_among(query))
+            for label in (given if column == name else ())
+        }
         if roles <= {"text", "iso"}:
             return str
         if roles & {"text", "iso"}:
             raise self._fault(
                 f"the queries need text and numbers in column {quoted(name)}: change the queries"
             )
-        kinds: list[Callable[[str], Any]] = [int] if roles & {"integers", "labels"} else []
+        kinds: list[Callable[[str], Any]] = [int] if "integers" in roles else []
         if roles & {"numbers", "s", "ms"}:
-            swapped = str.maketrans(".,", ",.") if self._decimal == "," else {}
+            swapped = str.maketrans(".,", ",.") if self._query_file.source.decimal == "," else {}
             kinds.append(lambda cell: float(cell.translate(swapped)))
 
         def read(cell: str) -> Any:
+            if cell in labels:
+                return labels[cell]
             for kind in kinds if "_" not in cell else ():  # Python alone reads 1_0 as 10
                 with suppress(ValueError):
                     return kind(cell)
@@ -278,15 +286,19 @@ def _roles_of(query_file: QueryFile) -> list[tuple[str, str]]:
     roles = [(source.user, "integers" if source.integers else "text")]
     roles.append((source.time, source.time_unit))
     for query in query_file.queries:
-        conditions = [*query.where, *(one for term in query.terms for one in term.where)]
         roles += [
-            (one.column, "numbers" if one.among is None else _role_of(one.among))
-            for one in conditions
+            (name, "numbers" if not given else _role_of(given)) for name, given in _among(query)
         ]
         roles += [(name, "numbers") for name in (query.column, *(t.column for t in query.terms))]
         keys = ("",) if query.key_bytes else (0,)
         roles.append((query.by, _role_of(query.labels or keys)))
     return [(column, role) for column, role in dict.fromkeys(roles) if column]
+
+
+def _among(query: Query) -> Iterator[tuple[str, tuple[Label, ...]]]:
+    """Yield the column of each condition and the values that it allows; () for a range."""
+    for one in (*query.where, *(one for term in query.terms for one in term.where)):
+        yield one.column, one.among or ()
 
 
 def _role_of(labels: Iterable[Label]) -> str:

@@ -197,32 +197,40 @@ def _charge_block(accounts: _Accounts, costs: Costs, window: Window, missing: li
 
 
 class Errors(NamedTuple):
-    """The errors of answers; (T, n) each, and (repetitions, T, n) for the noisy ones.
+    """The errors of answers; (T, n), and (repetitions, T, n) for the noisy ones.
 
     They are NaN where there is no number.
 
     Attributes:
-        truth: the numbers of all users.
         bias: the errors without noise.
         off: the errors of the values.
         lower, upper: the errors of the ends of the intervals.
     """
 
-    truth: Floats
     bias: Floats
     off: Floats
     lower: Floats
     upper: Floats
+
+    @classmethod
+    def of(cls, values: Floats, lower: Floats, upper: Floats, truth: Floats) -> Errors:
+        """Compare answers, (repetitions + 1, T, n) of which the first are without noise."""
+        return cls(values[0] - truth, *(part[1:] - truth for part in (values, lower, upper)))
+
+
+def _noisy(random: np.random.Generator, sums: Floats, stddev: float) -> Floats:
+    """Return sums without noise, and then so many times with it, (repetitions + 1, ...)."""
+    drawn = stddev * random.standard_normal((_REPETITIONS, *sums.shape))
+    return np.asarray(sums + np.concatenate([np.zeros((1, *sums.shape)), drawn]))
 
 
 def errors_of(
     raw: Floats, truth: Floats, noise: float, *, dimension: int, confidence: float, seed: int
 ) -> Errors:
     """Return the errors of answers that are not corrected."""
-    random = np.random.default_rng(seed)
-    off = raw - truth + noise * random.standard_normal((_REPETITIONS, *raw.shape))
+    values = _noisy(np.random.default_rng(seed), raw, noise)
     half = noise * quantile_of_noise(confidence, dimension)
-    return Errors(truth, raw - truth, off, off - half, off + half)
+    return Errors.of(values, values - half, values + half, truth)
 
 
 def estimated_errors(
@@ -235,13 +243,12 @@ def estimated_errors(
         numbers = [(one.value, one.lower, one.upper) for one in found]
         return np.array(numbers, dtype=np.float64).reshape(len(sums), 3, -1)
 
-    random = np.random.default_rng(seed)
-    true, admitted = answered(truth, 0.0)[:, 0], answered(raw, 0.0)[:, 0]
-    noisy = raw + noise * random.standard_normal((_REPETITIONS, *raw.shape))
-    off = np.array([answered(sums, noise) for sums in noisy]) - true[:, None]
+    noisy = _noisy(np.random.default_rng(seed), raw, noise)
+    found = np.array([answered(sums, noise) for sums in noisy])
     # Without an interval, a ratio can be anything, and its mean square error is infinite.
-    off[:, :, 0][np.isnan(off[:, :, 1])] = np.nan
-    return Errors(true, admitted - true, off[:, :, 0], off[:, :, 1], off[:, :, 2])
+    found[1:, :, 0][np.isnan(found[1:, :, 1])] = np.nan
+    values, lower, upper = (found[:, :, part] for part in range(3))
+    return Errors.of(values, lower, upper, answered(truth, 0.0)[:, 0])
 
 
 def added_back(charges: Charges, query: int, dimension: int) -> Floats:
@@ -277,21 +284,17 @@ def corrected_errors(
         confidence: of the intervals.
         seed: of the noise.
     """
-    random, (windows, dimension) = np.random.default_rng(seed), raw.shape
+    random, dimension = np.random.default_rng(seed), raw.shape[1]
     width = noise * quantile_of_noise(confidence, dimension)
-    noiseless = np.zeros((1, windows, dimension))
-    noisy = noise * random.standard_normal((_REPETITIONS, windows, dimension))
-    values = raw + np.concatenate([noiseless, noisy])  # the first one for the bias
+    values = _noisy(random, raw, noise)
     lower, upper = values - width, values + width
-    blocks = len(added_back)
-    drawn = stddev * random.standard_normal((_REPETITIONS + 1, blocks, dimension))
-    drawn[0] = 0.0
+    drawn = stddev * random.standard_normal((len(values), *added_back.shape))
+    drawn[0] = 0.0  # for the bias
     for run in range(len(values)):
         before: Ratio | None = None
-        for block in range(blocks):
+        for block, left_out in enumerate(added_back + drawn[run]):
             where = slice(block * query.block, min((block + 1) * query.block, query.corrected))
             answers, spread = values[run, where].copy(), stddev
-            left_out = added_back[block] + drawn[run, block]
             if first is None or where.stop <= first:
                 left_out, spread = np.zeros(dimension), 0.0
             elif query.is_never_negative:
@@ -299,8 +302,7 @@ def corrected_errors(
             found = correct(answers, noise, left_out, spread, before, confidence)
             values[run, where], lower[run, where], upper[run, where] = found
             before = ratio_of(answers, noise, left_out, spread)
-    off = [part[1:] - truth for part in (values, lower, upper)]
-    return Errors(truth, values[0] - truth, *off)
+    return Errors.of(values, lower, upper, truth)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -472,10 +474,6 @@ def _can_be_planned(query: Query) -> bool:
     return bool(query.active_windows) and query.kind != "top" and not query.has_private_keys
 
 
-def _is_sum(query: Query) -> bool:
-    return query.kind in _CORRECTABLE
-
-
 def _grid(windows: int, own: float) -> list[int]:
     """Return the settings of ``active_windows`` to try, among them the file's own."""
     steps = np.geomspace(max(1.0, windows / 50.0), windows, _SETTINGS)
@@ -510,7 +508,7 @@ def _uncorrected(
     query_file: QueryFile, query: Query, raw: Floats, truth: Floats, noise: float
 ) -> Errors:
     confidence = query_file.confidence
-    if _is_sum(query):
+    if query.kind in _CORRECTABLE:
         dimension = raw.shape[1]
         return errors_of(raw, truth, noise, dimension=dimension, confidence=confidence, seed=_SEED)
     asked = AskedQuery(query)

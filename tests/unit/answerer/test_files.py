@@ -199,6 +199,14 @@ def test_numbers_with_decimal_commas_are_read_where_the_file_says_so(tmp_path: P
     assert file.incomplete == {("spent", "x"): 1}
 
 
+def test_digits_in_a_table_are_the_label_that_is_written_like_them(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_bytes(b"u,t,x,c,n\n1,1970-01-01,1,2,1\n1,1970-01-01,1,3,1\n1,1970-01-01,1,4,1\n")
+    (query,) = QUESTIONS.queries
+    asked = replace(QUESTIONS, queries=(replace(query, labels=("a", 2, "3")),))
+    assert [one.columns["c"] for one in EventFile(path, asked).events] == [2, "3", "4"]
+
+
 def test_a_column_of_text_and_numbers_is_refused_in_a_table(tmp_path: Path) -> None:
     path = tmp_path / "events.csv"
     path.write_bytes(b"u,t,x,c,n\n")
