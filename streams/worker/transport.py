@@ -1,23 +1,4 @@
-"""The Faust Kafka transport, with the changes that a worker needs.
-
-After every rebalance, Faust seeks to the committed offsets of the consumer group. Here the offset
-comes from Redis, together with the ownership of the partition: ``seek_to_committed`` acquires the
-partitions.
-
-Faust passes each record on its own through tasks, a queue, a stream and an agent. With a charge to
-several partitions, the first was decided and published before the records of the next arrived.
-``_getmany`` hands all records of a fetch to the app at once, and leaves none to Faust. It does not
-fetch from a partition whose queue is full.
-
-Faust sleeps for a second whenever it has no partition to fetch from. ``_wait_next_records`` sleeps
-for milliseconds instead.
-
-aiokafka expands compressed batches without a limit. ``read_batches_within_limits`` replaces its
-batch reader, in the whole process, by that of ``streams.kafka.batches``.
-
-A failed fetch ends the worker, above all one at an offset that the log does not have: the next
-acquisition of the partition finds the reason.
-"""
+"""The Faust Kafka transport, with the changes that a worker needs."""
 
 from __future__ import annotations
 
@@ -56,7 +37,10 @@ class _PartitionRecords(fetcher.PartitionRecords):
 
 
 def read_batches_within_limits(kind: type[RecordBatch]) -> None:
-    """Read batches as of this kind in every aiokafka consumer of this process."""
+    """Read batches as of this kind in every aiokafka consumer of this process.
+
+    aiokafka's own reader expands compressed batches without a limit.
+    """
     fetcher.MemoryRecords = partial(
         FetchedBatches, kind=kind, control=DefaultRecordBatch, corrupt=CorruptRecordException
     )
@@ -89,7 +73,11 @@ class AcquiringConsumer(driver.Consumer):
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Acquire the assigned partitions and seek to where their states continue."""
+        """Acquire the assigned partitions and seek to where their states continue.
+
+        Faust calls this after every rebalance, to seek to the committed offsets of the group. A
+        seek in ``on_partitions_assigned`` instead would be undone by it.
+        """
         app = self.app
         try:
             while True:
@@ -111,11 +99,14 @@ class AcquiringConsumer(driver.Consumer):
 
     async def _wait_next_records(self, timeout: float) -> Any:
         if self.flow_active and not self._get_active_partitions():
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_PAUSE)  # Faust sleeps for a second
             return {}, self._get_active_partitions()
         return await super()._wait_next_records(timeout)
 
     async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
+        # Faust would pass each record on its own through tasks, a queue, a stream and an agent.
+        # With a charge to several partitions, the first was decided and published before the
+        # records of the next arrived. So the app gets all records of a fetch, and Faust gets none.
         app = self.app
         decided = {tp for tp in active_partitions if app.owned.decides(tp.partition)}
         wanted = {tp for tp in decided if app.owned.has_room(tp.partition)}
@@ -138,6 +129,8 @@ class AcquiringConsumer(driver.Consumer):
         except NoOffsetForPartitionError:
             return {}  # a fetch from before a rebalance: the start offset is not known yet
         except Exception as error:
+            # Above all a fetch at an offset that the log does not have: the next acquisition of the
+            # partition finds the reason.
             self.app.end(Ending.FAILED, f"cannot read the log: {error!r}", error)
 
 
