@@ -135,32 +135,6 @@ def test_noise_of_very_many_steps_is_near_the_least(
 
 
 @pytest.mark.slow
-def test_noise_falls_with_epsilon_and_delta_and_grows_with_steps_and_rate() -> None:
-    noise = noise_for_epsilon(1.0, DELTA, 100, 0.01)
-    assert noise_for_epsilon(1.01, DELTA, 100, 0.01) < noise
-    assert noise_for_epsilon(1.0, 1.1e-5, 100, 0.01) < noise
-    assert noise_for_epsilon(1.0, DELTA, 103, 0.01) > noise
-    assert noise_for_epsilon(1.0, DELTA, 100, 0.0102) > noise
-    assert noise_for_epsilon(1.0, DELTA, 100) > noise
-    assert noise_for_epsilon(1.0001, DELTA, 100) < noise_for_epsilon(1.0, DELTA, 100)
-
-
-@pytest.mark.slow
-def test_noise_is_proportional_to_the_norm() -> None:
-    for rate in (1.0, 0.05):
-        noise = noise_for_epsilon(1.0, DELTA, 30, rate)
-        for norm in (0.25, 3.0):
-            scaled = noise_for_epsilon(1.0, DELTA, 30, rate, norm)
-            assert scaled == pytest.approx(norm * noise, rel=2e-4)
-
-
-@pytest.mark.slow
-def test_sampling_at_almost_every_step_needs_the_noise_of_all_steps() -> None:
-    sampled = noise_for_epsilon(2.0, DELTA, 10, 1.0 - 1e-9)
-    assert sampled == pytest.approx(noise_for_epsilon(2.0, DELTA, 10), rel=3e-4)
-
-
-@pytest.mark.slow
 def test_where_sampling_alone_is_enough_the_least_noise_that_is_looked_at_is_returned() -> None:
     assert noise_for_epsilon(1.0, 1e-3, 10, 1e-5) == pytest.approx(1.0 / 128.0)
 

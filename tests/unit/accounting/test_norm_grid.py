@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 from hypothesis import given
@@ -11,18 +10,6 @@ from accounting.reports import NormGrid
 
 clip_norms = st.floats(min_value=1e-300, max_value=1e300)
 level_counts = st.integers(min_value=1, max_value=130)
-
-
-@given(clip_norms, level_counts)
-def test_levels_are_the_smallest_floats_above_equal_parts_of_the_clip_norm(
-    clip_norm: float, levels: int
-) -> None:
-    norms = NormGrid(clip_norm, levels).norms
-    assert norms.shape == (levels,)
-    assert norms[-1] == clip_norm
-    for k, value in enumerate(norms.tolist(), start=1):
-        exact = Fraction(clip_norm) * k / levels
-        assert Fraction(math.nextafter(value, 0.0)) < exact <= Fraction(value)
 
 
 @given(clip_norms, level_counts, st.lists(st.floats(0.0, 1.0), max_size=20), st.data())

@@ -8,37 +8,23 @@ dp-accounting 0.6.0
   to order 1.5 they are infinite at many rates from 0.1, as at (0.1, 1, 1.5): the series stops after
   1,000 terms. Whole orders are right.
 - Divergences below 1e-9 carry rounding, 1e-8 of them and more.
-- Conversions at orders up to 1.01 are left out. A divergence below -log(1 - delta^2) gives epsilon
-  0, by a bound of its own that is right and not used here.
 - Deltas of its loss distributions carry rounding of 1e-15, in lower bounds as in upper ones.
 - `PLDAccountant.compose` ignores the count of a `RandomizedResponseDpEvent`.
 
 Opacus 1.6.0
-- Divergences at large fractional orders may be negative: see WRONG below.
+- Divergences at large fractional orders may be negative: -0.52 at (0.4, 12, 58.75).
 - Divergences below 1e-6 carry rounding: 12% at (1e-6, 4, 1.5); 0 at (1e-6, 12, 1.5); negative at
   (1e-6, 50, 1.1).
 """
 
 from __future__ import annotations
 
-import math
-
 import dp_accounting
-import mpmath
 import numpy as np
 import pytest
-from dp_accounting import gaussian_mechanism
 from dp_accounting.pld import privacy_loss_distribution as pld
-from dp_accounting.rdp import RdpAccountant, rdp_privacy_accountant
-from mpmath import mpf
+from dp_accounting.rdp import RdpAccountant
 
-from accounting import (
-    gdp_budget,
-    gdp_to_epsilon,
-    renyi_cost,
-    renyi_to_delta,
-    renyi_to_epsilon,
-)
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.exact.argument_checks import IntArray
 from accounting.reports import Method, NormGrid, ReportAccountant
@@ -52,8 +38,6 @@ from bench.papers.side_by_side import (
 )
 from tests.readme import page
 
-RATES = [1e-4, 0.01, 0.1, 0.4, 0.9]
-NOISES = [0.3, 0.65, 1.0, 2.0, 12.0, 50.0]
 WHOLE_ORDERS = [2.0, 3.0, 5.0, 8.0, 32.0, 64.0, 256.0, 1024.0]
 GRID = NormGrid(1.0, 5)
 # Steps at norms 0.2, 0.4, .. 1.0.
@@ -61,26 +45,6 @@ HISTORIES = np.array([[0, 0, 0, 0, 50], [40, 30, 20, 10, 5], [100, 0, 0, 3, 0], 
 MESH = 4e-4  # of the losses, four times the default: still a bound, and to within 5e-3
 MECHANISMS = [PoissonGaussian(1.0, 0.1), PoissonGaussian(0.7, 0.02), PoissonGaussian(3.0, 0.5)]
 
-# rate, noise over norm, order, divergence of one step.
-# Opacus 1.6.0: python -m bench.peers --opacus-table
-OPACUS_RIGHT = [
-    (0.01, 1.0, 1.5, 0.00012725374351154145),
-    (0.01, 1.0, 8.0, 0.0008936439076060279),
-    (0.01, 1.0, 32.0, 11.246275937048072),
-    (0.01, 0.65, 4.5, 0.03969568325679368),
-    (0.001, 4.0, 64.0, 2.0722904662826193e-06),
-    (0.1, 1.0, 1.5, 0.011734592196502941),
-    (0.1, 2.0, 5.5, 0.00864722935097173),
-    (0.4, 4.0, 2.5, 0.012931970546568533),
-    (0.9, 2.0, 16.5, 1.9528065534322168),
-]
-# The same; not right.
-WRONG = [
-    (0.4, 12.0, 58.75, -0.5196710464882763),
-    (0.4, 50.0, 255.5, -0.5128327971403168),
-    (1e-6, 12.0, 1.5, 0.0),
-    (1e-6, 50.0, 1.1, -9.60890003683267e-17),
-]
 # rate, noise over norm, steps, epsilon at delta = 1e-5 over Opacus's default orders.
 OPACUS_ORDERS = [1 + x / 10.0 for x in range(1, 100)] + [float(order) for order in range(12, 64)]
 OPACUS_RUNS = [
@@ -130,71 +94,7 @@ def peer_pld(mechanism: PoissonGaussian, history: IntArray, upper: bool) -> obje
 # ------------------------------------------------------------------------------------------ Renyi
 
 
-@pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("noise", NOISES)
-def test_divergences_at_whole_orders_are_those_of_dp_accounting(rate: float, noise: float) -> None:
-    accountant = RdpAccountant(WHOLE_ORDERS)
-    gaussian = dp_accounting.GaussianDpEvent(noise)
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian))
-    got = renyi_cost(PoissonGaussian(noise, rate), [1.0], WHOLE_ORDERS)[0]
-    np.testing.assert_allclose(got, accountant.rdp, rtol=2e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize(("rate", "noise", "order", "divergence"), OPACUS_RIGHT)
-def test_divergences_are_those_of_opacus(
-    rate: float, noise: float, order: float, divergence: float
-) -> None:
-    got = renyi_cost(PoissonGaussian(noise, rate), [1.0], [order])[0, 0]
-    assert got == pytest.approx(divergence, rel=1e-7)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("rate", "noise", "order", "divergence"), WRONG)
-def test_where_opacus_is_not_positive_the_divergence_is_the_integral(
-    rate: float, noise: float, order: float, divergence: float
-) -> None:
-    with mpmath.workdps(25):
-        mu, q, a = 1 / mpf(noise), mpf(rate), mpf(order)
-
-        def integrand(y: mpf) -> mpf:
-            return mpmath.npdf(y) * (1 - q + q * mpmath.exp(mu * (y - mu / 2))) ** a
-
-        moment = mpmath.quad(integrand, list(range(-14, 15 + math.ceil(order / noise), 2)))
-        exact = float(mpmath.log(moment) / (a - 1))
-    assert divergence <= 0.0 < exact
-    got = renyi_cost(PoissonGaussian(noise, rate), [1.0], [order])[0, 0]
-    assert got == pytest.approx(exact, rel=1e-9)
-
-
 # ------------------------------------------------------------------------------------ conversions
-
-
-@pytest.mark.parametrize("delta", [0.1, 1e-3, 1e-5, 1e-9, 1e-15])
-@pytest.mark.parametrize("sigma", [0.2, 0.8, 2.0, 10.0, 100.0])
-def test_epsilon_and_noise_of_the_gaussian_mechanism_are_those_of_dp_accounting(
-    sigma: float, delta: float
-) -> None:
-    epsilon = float(gdp_to_epsilon(1.0 / sigma, delta))
-    peer = gaussian_mechanism.get_epsilon_gaussian(sigma, delta, tol=1e-12)
-    assert epsilon == pytest.approx(peer, rel=1e-9, abs=1e-9)
-    if epsilon > 0.0:
-        peer = gaussian_mechanism.get_sigma_gaussian(epsilon, delta, tol=1e-12)
-        assert 1.0 / gdp_budget(epsilon, delta) == pytest.approx(peer, rel=1e-8)
-
-
-@pytest.mark.parametrize("delta", [0.01, 1e-5, 1e-12])
-@pytest.mark.parametrize("scale", [1e-2, 1.0, 30.0])
-def test_conversions_from_renyi_are_those_of_dp_accounting(scale: float, delta: float) -> None:
-    orders = np.array([1.5, 2.0, 4.5, 16.0, 64.0])
-    rdp = scale * orders / 10.0
-    assert (delta**2 < -np.expm1(-rdp)).all()
-    peer, _ = rdp_privacy_accountant.compute_epsilon(orders, rdp, delta)
-    assert float(renyi_to_epsilon(orders, rdp, delta)) == pytest.approx(peer, rel=1e-12)
-    for epsilon in (0.5 * scale, 3.0 * scale + 1.0):
-        peer, _ = rdp_privacy_accountant.compute_delta(orders, rdp, epsilon)
-        kl = np.sqrt(-np.expm1(-rdp)).min()  # the bound that dp-accounting takes besides
-        got = float(renyi_to_delta(orders, rdp, epsilon))
-        assert min(got, kl) == pytest.approx(peer, rel=1e-10)
 
 
 # ---------------------------------------------------------------------------------------- reports

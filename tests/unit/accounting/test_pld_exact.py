@@ -13,7 +13,6 @@ from mpmath import mpf
 
 from accounting import Gaussian, PoissonGaussian, gdp_to_delta, gdp_to_epsilon
 from accounting.reports.pld.pld_report import PldReport
-from accounting.reports.renyi_report import RenyiReport
 from tests.examples import examples, grid
 
 mpmath.mp.dps = 30
@@ -41,24 +40,6 @@ def exact_one(q: float, m: float, epsilon: float) -> mpf:
         return max(hockey_stick(*args, added=False), hockey_stick(*args, added=True))
 
 
-def exact_two(q: float, first: float, second: float, epsilon: float) -> mpf:
-    """Delta of two steps, by quadrature over the outcome of the first."""
-    rate, a, b = mpf(q), mpf(first), mpf(second)
-
-    def loss(x: mpf) -> mpf:
-        return mpmath.log1p(rate * mpmath.expm1(a * x - a * a / 2))
-
-    def removed(x: mpf) -> mpf:
-        density = (1 - rate) * mpmath.npdf(x) + rate * mpmath.npdf(x, a)
-        return density * hockey_stick(rate, b, mpf(epsilon) - loss(x), added=False)
-
-    def added(x: mpf) -> mpf:
-        return mpmath.npdf(x) * hockey_stick(rate, b, mpf(epsilon) + loss(x), added=True)
-
-    points = [mpf(x) for x in np.linspace(-12.0, 12.0 + float(a), 49)]
-    return max(mpmath.quad(removed, points), mpmath.quad(added, points))
-
-
 def report(q: float, ratios: list[float]) -> PldReport:
     return PldReport(PoissonGaussian(1.0, q), np.array(ratios))
 
@@ -75,28 +56,6 @@ def test_delta_of_one_step_lies_between_the_bounds(q: float, m: float, epsilon: 
     if exact > 1e-20:
         assert upper[0] <= float(exact) * 1.05
         assert lower[0] >= float(exact) * 0.95
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("q", "first", "second", "epsilon"),
-    [
-        pytest.param(0.01, 1.0, 1.0, 0.5, marks=pytest.mark.thorough),
-        (0.2, 0.5, 1.5, 1.0),
-        pytest.param(0.5, 0.3, 2.0, 0.2, marks=pytest.mark.thorough),
-        pytest.param(0.05, 2.0, 3.0, 3.0, marks=pytest.mark.thorough),
-    ],
-)
-def test_delta_of_two_different_steps_lies_between_the_bounds(
-    q: float, first: float, second: float, epsilon: float
-) -> None:
-    ratios, counts = [first, second], np.array([[1, 1]])
-    if first == second:
-        ratios, counts = [first], np.array([[2]])
-    lower, _, upper = report(q, ratios).delta(counts, epsilon)
-    exact = exact_two(q, first, second, epsilon)
-    assert mpf(lower[0]) <= exact <= mpf(upper[0])
-    assert upper[0] <= lower[0] * 1.03
 
 
 @pytest.mark.parametrize(("noise", "steps", "published"), [(1.0, 1000, 1.828), (0.65, 2000, 7.751)])
@@ -124,14 +83,6 @@ def test_delta_of_unsampled_steps_agrees_with_gaussian_dp(epsilon: float) -> Non
     exact = gdp_to_delta(np.sqrt([50.0, 1.0]) / 10.0, epsilon)
     assert (bounds.lower <= exact).all()
     assert (exact <= bounds.upper * (1.0 + 1e-11) + 1e-322).all()
-
-
-@pytest.mark.parametrize("steps", [10, 10**3, 10**5])
-def test_the_interval_does_not_widen_with_the_number_of_steps(steps: int) -> None:
-    # Rounding every loss up would move epsilon by half a lattice step for each of them.
-    noise = math.sqrt(steps) / 10.0 + 0.5
-    bounds = PldReport(PoissonGaussian(noise, 0.05), np.ones(1)).epsilon(np.array([[steps]]), 1e-6)
-    assert bounds.upper[0] <= bounds.lower[0] * 1.002
 
 
 def total_variation_up(ratio: float, rate: float, steps: int) -> float:
@@ -171,16 +122,6 @@ def test_lower_bound_is_never_above_total_variation_at_the_smallest_rates(
     assert bounds.lower[0] <= total_variation_up(ratio, rate, steps) * (1.0 + 1e-12)
 
 
-@pytest.mark.parametrize("delta", [1e-4, 1e-8, 1e-15])
-def test_upper_bound_is_finite_and_below_that_of_renyi_accounting(delta: float) -> None:
-    mechanism, norms = PoissonGaussian(1.2, 0.02), np.linspace(0.1, 1.0, 10)
-    counts = np.random.default_rng(0).integers(0, 200, (5, 10))
-    pld = PldReport(mechanism, norms).epsilon(counts, delta)
-    renyi = RenyiReport(mechanism, norms).epsilon(counts, delta)
-    assert (pld.upper <= renyi.upper).all()
-    assert (pld.lower > 0.0).all()
-
-
 usual_rate = st.floats(1e-3, 1.0)
 usual_counts = st.lists(st.integers(0, 300), min_size=3, max_size=3)
 
@@ -200,23 +141,6 @@ def test_many_users_at_once_are_as_one_by_one_in_any_order(
         alone = PldReport(PoissonGaussian(noise, q), norms).epsilon(counts[user : user + 1], 1e-6)
         for part, one in zip(together, alone, strict=True):
             np.testing.assert_allclose(part[user], one[0], rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.slow
-@examples(8)
-@given(usual_rate, st.floats(0.6, 8.0), usual_counts, st.integers(0, 2))
-def test_more_steps_larger_norms_and_higher_rates_never_lose_less(
-    q: float, noise: float, row: list[int], level: int
-) -> None:
-    norms, counts = np.array([0.2, 0.5, 1.0]), np.array([row])
-    lower = PldReport(PoissonGaussian(noise, q), norms).epsilon(counts, 1e-6).lower[0]
-    more = counts.copy()
-    more[0, level] += 1
-    assert lower <= PldReport(PoissonGaussian(noise, q), norms).epsilon(more, 1e-6).upper[0]
-    assert lower <= PldReport(PoissonGaussian(noise, q), norms * 1.1).epsilon(counts, 1e-6).upper[0]
-    higher = PoissonGaussian(noise, min(1.0, q * 1.1))
-    assert lower <= PldReport(higher, norms).epsilon(counts, 1e-6).upper[0]
-    assert lower <= PldReport(PoissonGaussian(noise * 0.9, q), norms).epsilon(counts, 1e-6).upper[0]
 
 
 @examples(30)

@@ -156,8 +156,15 @@ def costs() -> list[Refused]:
         Refused(
             partial(PoissonRecords, 1.0, 0.1), {"records": 1}, {"records": [0, -1, 1001, 2.0, True]}
         ),
-        Refused(zcdp_cost, step, {"mechanism": ["gaussian"], "norms": [*NO_NORMS, 1.0]}),
-        Refused(gdp_cost, step, {"norms": NO_NORMS}),
+        Refused(
+            zcdp_cost,
+            step,
+            {
+                "mechanism": ["gaussian", sampled, PoissonGaussian(1.0, 1.0)],
+                "norms": [*NO_NORMS, 1.0],
+            },
+        ),
+        Refused(gdp_cost, step, {"mechanism": [sampled, Laplace(1.0)], "norms": NO_NORMS}),
         Refused(renyi_cost, at_orders, no_step),
         Refused(renyi_cost, {**at_orders, "mechanism": PoissonGaussian(1.0, 1.0)}, no_step),
         Refused(renyi_cost, {**at_orders, "mechanism": PoissonGaussian(1.0, 0.0)}, no_step),

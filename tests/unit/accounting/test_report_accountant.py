@@ -39,20 +39,6 @@ def test_values_are_the_upper_bounds_and_the_interval_is_beside_them(
     assert (delta <= 1.0).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
-def test_the_intervals_of_all_methods_overlap(mechanism: Mechanism) -> None:
-    reports = accountant(mechanism)
-    for ask in (
-        lambda m: reports.epsilon(COUNTS, 1e-5, m),
-        lambda m: reports.delta(COUNTS, 0.5, m),
-    ):
-        bounds = [ask(method).bounds for method in METHODS]
-        largest_lower = np.max([b.lower for b in bounds], axis=0)
-        smallest_upper = np.min([b.upper for b in bounds], axis=0)
-        assert (largest_lower <= smallest_upper).all()
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_one_user_is_a_number_and_many_are_that_number_each(method: Method) -> None:
     reports = accountant(MECHANISMS[1])

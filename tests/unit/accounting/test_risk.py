@@ -47,31 +47,6 @@ def test_risk_of_gdp_is_that_of_the_likelihood_ratio_test_rounded_up(
     assert advantage <= found.advantage <= advantage * (1 + mpmath.mpf(2) ** -35)
 
 
-@pytest.mark.parametrize(
-    ("mu", "advantage", "rates"),
-    [
-        (0.268, 0.10659742556490676, (0.0023845308922528785, 0.019778375828443773, 0.155398389)),
-        (1.0, 0.38292492254802624, (0.01829846840565663, 0.09236224807369409, 0.389143691645361)),
-        (3.0, 0.8663855974622838, (0.46405130621002577, 0.7497337474667971, 0.9571425738271104)),
-    ],
-)
-def test_risk_of_gdp_is_the_one_of_riskcal(
-    mu: float, advantage: float, rates: tuple[float, ...]
-) -> None:
-    for alpha, rate in zip(RATES, rates, strict=True):
-        found = MEASURES["gdp"].risk([mu], alpha)
-        assert found.true_positive_rate == pytest.approx(rate, rel=1e-8)
-        assert found.advantage == pytest.approx(advantage, rel=1e-10)
-
-
-@pytest.mark.parametrize("alpha", RATES)
-def test_risk_of_one_point_is_the_one_of_riskcal(alpha: float) -> None:
-    rates = {0.001: 0.002728281828458967, 0.01: 0.027192818284590414, 0.1: 0.27183818284590444}
-    found = curve_risk([1.0], [1e-5], alpha)
-    assert found.true_positive_rate == pytest.approx(rates[alpha], rel=1e-9)
-    assert found.advantage == pytest.approx(0.4621225360884372, rel=1e-9)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "rate", "steps", "advantage", "rates"),

@@ -249,16 +249,6 @@ def test_interval_meets_the_exact_one_for_steps_of_every_kind(
         assert other.lower[0] <= bounds.upper[0]
 
 
-def test_interval_closes_in_as_steps_accumulate() -> None:
-    widths = []
-    for count in (10**3, 10**4, 10**5, 10**6):
-        bounds = COMMON.epsilon(steps(0, 0, 0, count), 1e-5)
-        assert_ordered(bounds)
-        widths.append(float((bounds.upper - bounds.lower)[0] / bounds.estimate[0]))
-    assert widths == sorted(widths, reverse=True)
-    assert widths[-1] < 0.01
-
-
 def test_delta_is_nothing_beyond_the_largest_loss() -> None:
     """Three randomised responses of 0.1 lose at most 0.3, and one lattice step each."""
     pure = SaddlePointReport(PureDP(), np.array([0.1]))
@@ -354,15 +344,3 @@ def test_users_at_once_are_as_one_by_one(counts: np.ndarray, delta: float) -> No
     together = np.array(COMMON.epsilon(counts, delta))
     alone = np.array([COMMON.epsilon(row[np.newaxis], delta) for row in counts])[:, :, 0].T
     assert together == pytest.approx(alone, rel=1e-7, abs=1e-9)
-
-
-@examples(10)
-@given(st.tuples(*[st.integers(0, 3000)] * 4), st.integers(0, 3), st.integers(1, 3000))
-def test_further_steps_never_lower_the_interval(
-    counts: tuple[int, ...], level: int, more: int
-) -> None:
-    before = np.array([counts], dtype=np.int64)
-    after = before.copy()
-    after[0, level] += more
-    earlier, later = COMMON.epsilon(before, 1e-5), COMMON.epsilon(after, 1e-5)
-    assert later.upper[0] >= earlier.lower[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import mpmath
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from mpmath import mpf
 
 from accounting import Gaussian, Laplace, PoissonGaussian
 from accounting.costs.mechanisms import Mechanism
-from accounting.exact.argument_checks import IntArray
 from accounting.reports import NormGrid, ReportAccountant
 from tests.examples import examples
 
@@ -101,16 +99,6 @@ def test_epsilon_of_many_gaussian_steps_is_the_exact_one() -> None:
         assert gaussian_delta(mpf(mu) * (1 + mpf(10) ** -14), float(bounds.lower)) >= mpf(1e-5)
         assert gaussian_delta(mpf(mu) * (1 - mpf(10) ** -14), float(bounds.upper)) <= mpf(1e-5)
     assert bounds.upper - bounds.lower < 1e-8
-
-
-@pytest.mark.slow
-def test_users_are_bounded_as_if_each_were_alone() -> None:
-    report = ReportAccountant(PoissonGaussian(1.0, 0.02), GRID)
-    counts: IntArray = np.random.default_rng(3).integers(0, [1000, 100, 30, 5], (9, 4))
-    for ask, level in ((report.epsilon, 3e-6), (report.delta, 0.7)):
-        together = ask(counts, level)
-        alone = [float(ask(row, level)) for row in counts]
-        np.testing.assert_allclose(together, alone, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
