@@ -1,7 +1,7 @@
 """Runs one program and ends it when its parent process has ended.
 
 It is started by path, as ``python -I -S guard.py PARENT GRACE PROGRAM ARGUMENT...``, and imports
-nothing of this package, so it starts in a few milliseconds. It writes the program's process id to
+nothing of this package, so it starts quickly. It writes the program's process id to
 standard output; the program's output goes to standard error, the log.
 
 When PARENT has ended, even by SIGKILL, the program gets SIGTERM and, GRACE seconds later, SIGKILL.
@@ -14,62 +14,54 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _LOOK_FOR_PARENT = 0.5  # seconds
 
 
-def _become(command: list[str], guard: int) -> None:
-    """Execute the program in the forked process; return only by raising OSError."""
-    os.setpgid(0, 0)
+def _die_with(guard: int) -> None:
+    """Let the program that this process is about to execute die with the guard."""
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:  # the guard died before the line above
             os._exit(1)
-    os.dup2(2, 1)
-    # Python ignores SIGPIPE and SIGXFSZ; programs expect the default actions.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    os.execvp(command[0], command)
 
 
 def main(parent: int, grace: float, command: list[str]) -> int:
     """Run the command until it ends or the parent has ended; return the exit code."""
     os.umask(0o077)  # data and logs contain ids of users
-    guard = os.getpid()
-    program = os.fork()
-    if program == 0:
-        try:
-            _become(command, guard)
-        except BaseException as error:
-            os.write(2, f"{error}\n".encode())
-        os._exit(127)
+    child = subprocess.Popen(
+        command,
+        stdout=2,
+        process_group=0,
+        close_fds=False,  # the program holds what the guard holds, such as a lock
+        preexec_fn=partial(_die_with, os.getpid()),
+    )
     # A supervisor may signal every process. The parent decides in which order they stop.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with suppress(OSError):  # the program has done it already, or has ended
-        os.setpgid(program, program)
-    os.write(1, b"%d\n" % program)
+    os.write(1, b"%d\n" % child.pid)
     os.close(1)
     left = [signal.SIGKILL, signal.SIGTERM]
 
     def look(number: int, frame: FrameType | None) -> None:
         if os.getppid() != parent and left:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(program, left.pop())
+                os.killpg(child.pid, left.pop())
             signal.setitimer(signal.ITIMER_REAL, grace)
 
     signal.signal(signal.SIGALRM, look)
     signal.setitimer(signal.ITIMER_REAL, _LOOK_FOR_PARENT, _LOOK_FOR_PARENT)
-    _, status = os.waitpid(program, 0)
+    code = child.wait()
     # Python restores the default action, which ends a process, before it exits.
     signal.setitimer(signal.ITIMER_REAL, 0)
-    code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
