@@ -14,23 +14,22 @@ Workers continue meanwhile: they do not need the deleted records, even if they l
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
-from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
+from kafka import TopicPartition
 
-from streams.config import Config, Unavailable
+from streams.config import Config
 from streams.kafka.authentic import RecordVerifier, verifier_of
-from streams.kafka.kafka_clients import administering, new_reader
-from streams.kafka.results import TopicsSeen
+from streams.kafka.kafka_clients import administering
+from streams.kafka.log import KafkaLog
+from streams.kafka.results import NoRecord, TopicsSeen
 from streams.kafka.snapshot_topic import read_snapshot
 from streams.kafka.topics import NORMS, SNAPSHOTS
 from streams.operations.status import topics_of
 from streams.store.misfit import Suspensions
 from streams.store.snapshot import Snapshot, UnusableSnapshot, deletable
-
-_POLL_MS = 500
-_ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -67,15 +66,7 @@ def plan_trims(config: Config) -> list[Trim]:
     Raises:
         Unavailable: Kafka does not answer, or there are no topics.
     """
-    seen = topics_of(config)
-    try:
-        consumer, verifier = new_reader(config), verifier_of(config, seen.topic)
-        try:
-            return [_plan(config, consumer, seen, p, verifier) for p in range(seen.partitions)]
-        finally:
-            consumer.close()
-    except KafkaError as error:
-        raise Unavailable(f"Kafka at {config.kafka} does not answer: {error}") from error
+    return asyncio.run(_plans(config, topics_of(config)))
 
 
 def trim(config: Config, planned: Trim) -> None:
@@ -89,18 +80,18 @@ def trim(config: Config, planned: Trim) -> None:
         admin.delete_records({place: planned.before})
 
 
-def _plan(
-    config: Config,
-    consumer: KafkaConsumer,
-    seen: TopicsSeen,
-    partition: int,
-    verifier: RecordVerifier | None,
+async def _plans(config: Config, seen: TopicsSeen) -> list[Trim]:
+    verifier = verifier_of(config, seen.topic)
+    async with KafkaLog(config) as log:
+        return [await _plan(config, log, seen, p, verifier) for p in range(seen.partitions)]
+
+
+async def _plan(
+    config: Config, log: KafkaLog, seen: TopicsSeen, partition: int, verifier: RecordVerifier | None
 ) -> Trim:
-    place = TopicPartition(config.topic(NORMS), partition)
     # Step 1.
     snapshot, damage = _snapshot(config, partition, verifier)
-    start = consumer.beginning_offsets([place])[place]
-    end = consumer.end_offsets([place])[place]
+    start, end = await log.extent(partition)
     if snapshot is None:
         why = damage or f"there is no snapshot in {config.topic(SNAPSHOTS)} yet"
         return Trim(partition, start, end, None, start, why, is_wrong=damage is not None)
@@ -110,7 +101,7 @@ def _plan(
         config.prefix, partition, seen.topic, seen.partitions, start, end, "the snapshot"
     )
     misfit = suspensions.misfit(snapshot.manifest.identity, reached)
-    if wrong := str(misfit) if misfit else _other_record(consumer, place, snapshot, start):
+    if wrong := str(misfit) if misfit else await _other_record(log, partition, snapshot, start):
         return Trim(partition, start, end, reached, start, wrong, is_wrong=True)
     last = deletable(snapshot)
     why = (
@@ -134,24 +125,20 @@ def _snapshot(
         )
 
 
-def _other_record(
-    consumer: KafkaConsumer, place: TopicPartition, snapshot: Snapshot, start: int
+async def _other_record(
+    log: KafkaLog, partition: int, snapshot: Snapshot, start: int
 ) -> str | None:
     """Return why the last record that a snapshot covers is not in the log, if it is not."""
     # Step 4.
     chain, known = snapshot.manifest.meta.chain, snapshot.manifest.meta.leader_epoch
     if chain.last < start:
         return None  # there is no record to compare, and none to delete
-    consumer.assign([place])
-    consumer.seek(place, chain.last)
-    for _ in range(_ATTEMPTS):
-        for record in consumer.poll(timeout_ms=_POLL_MS, max_records=1).get(place, ()):
-            is_same = record.offset == chain.last and chain.ends_with(record.value)
-            epoch = -1 if record.leader_epoch is None else record.leader_epoch
-            if is_same and (-1 in (known, epoch) or known == epoch):
-                return None
-            return (
-                f"record {chain.last}, the last one that the snapshot covers, is another one in "
-                "the log: see `turnstile status`"
-            )
-    raise Unavailable(f"record {chain.last} of partition {place.partition} could not be read")
+    with suppress(NoRecord):
+        found = await log.record(partition, chain.last)
+        epochs = {known, found.leader_epoch}
+        if chain.ends_with(found.value) and (-1 in epochs or len(epochs) == 1):
+            return None
+    return (
+        f"record {chain.last}, the last one that the snapshot covers, is another one in the log: "
+        "see `turnstile status`"
+    )
