@@ -25,7 +25,7 @@ _LOOK_FOR_PARENT = 0.5  # seconds
 
 
 def _die_with(guard: int) -> None:
-    """Let the program that this process is about to execute die with the guard."""
+    """Make the program that this process is about to execute die with the guard."""
     if sys.platform == "linux":
         import ctypes
 

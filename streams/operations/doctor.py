@@ -94,8 +94,8 @@ def _workers(facts: Facts) -> Iterator[Table]:
 def _partitions(facts: Facts) -> Iterator[Table]:
     if isinstance(facts.overview, str):
         unknown = "the state of the partitions is unknown"
-        do = "Fix the problems above first"
-        yield Table("partitions", [(Level.WRONG, unknown, facts.overview, do)])
+        again = "Run `turnstile doctor` again"
+        yield Table("partitions", [(Level.WRONG, unknown, facts.overview, again)])
         return
     partitions, without_key = facts.overview.partitions, facts.overview.erased_without_key
     well = [one for one in partitions if one.state is _DECIDING]

@@ -293,7 +293,7 @@ def test_a_given_directory_keeps_its_ports_while_they_are_free(
     with again() as fourth:
         assert fourth.redis_server.running
     (known,) = free_ports(1)
-    for module in ("stack", "server"):
+    for module in ("stack", "server_process"):
         monkeypatch.setattr(f"streams.local.{module}.REDIS_PORT", known)
     with again(known_ports=True) as fifth:
         assert fifth.redis_server.port == known
