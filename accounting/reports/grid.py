@@ -67,11 +67,6 @@ class NormGrid:
         indices = np.searchsorted(self.norms, values, side="left").astype(np.int64, copy=False)
         return np.where(values > 0.0, indices, -1)
 
-    def round_up(self, norms: npt.ArrayLike) -> FloatArray:
-        """Return the smallest level >= each norm, 0 for a zero norm; of the shape of `norms`."""
-        indices = self.levels_of(norms)
-        return np.where(indices >= 0, self.norms[indices], 0.0)
-
     def counts(self, norms: npt.ArrayLike) -> IntArray:
         """Return each user's histogram: the steps at each level, int64, shape (n, levels).
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import cast
 
 import numpy as np
 
-from accounting.costs.mechanisms import Laplace, Mechanism, PureDP
-from accounting.exact.argument_checks import IntArray, norm_vector, whole_number
+from accounting.costs.mechanisms import Mechanism
+from accounting.exact.argument_checks import IntArray, whole_number
 from accounting.exact.invalid_input import InvalidInput
-from accounting.exact.rounding import UP, float_toward
 from accounting.exact.units import MAX_BUDGET_UNITS
 from accounting.filters.budget_filter import BudgetFilter
-from accounting.research.rogers import RogersFilter
 
 
 class LocalFilter:
@@ -37,16 +34,14 @@ class LocalFilter:
     Neighbouring datasets differ by adding or removing this user's data.
 
     Args:
-        rule: any filter of this package.
+        rule: a `BudgetFilter`, such as `GdpFilter`.
         spent: omitted at first; later the stored value of `spent`.
     """
 
     __slots__ = ("_rule", "_state")
 
-    def __init__(
-        self, rule: BudgetFilter | RogersFilter, spent: Sequence[int] | None = None
-    ) -> None:
-        if not isinstance(rule, (BudgetFilter, RogersFilter)):
+    def __init__(self, rule: BudgetFilter, spent: Sequence[int] | None = None) -> None:
+        if not isinstance(rule, BudgetFilter):
             raise InvalidInput("rule", rule, "a filter, such as ZcdpFilter(1.0)")
         self._rule = rule
         self._state = rule.initial_state(1)
@@ -61,7 +56,7 @@ class LocalFilter:
         return f"LocalFilter({self._rule!r}, spent={self.spent})"
 
     @property
-    def rule(self) -> BudgetFilter | RogersFilter:
+    def rule(self) -> BudgetFilter:
         """The filter this device runs."""
         return self._rule
 
@@ -90,11 +85,7 @@ class LocalFilter:
             mechanism: the step, which defines what the norm measures.
             norm: of this user's contribution, finite, >= 0.
         """
-        if isinstance(self._rule, BudgetFilter):
-            self._state, admitted = self._rule.admit_norms(self._state, mechanism, [norm])
-        else:
-            charge = self._rule.cost_units([_pure_epsilon(mechanism, norm)])
-            self._state, admitted = self._rule.admit_units(self._state, charge)
+        self._state, admitted = self._rule.admit_norms(self._state, mechanism, [norm])
         return bool(admitted[0])
 
     def admit_cost(self, cost: float | Sequence[float]) -> bool:
@@ -107,12 +98,7 @@ class LocalFilter:
 
         The result is the least of `norm`, `clip_norm` (> 0) and the norm that the remaining budget
         pays for.
-
-        Raises:
-            InvalidInput: for a rule that grants no norms.
         """
-        if not isinstance(self._rule, BudgetFilter):
-            raise InvalidInput("rule", self._rule, "one that grants norms; use admit")
         self._state, granted = self._rule.grant(self._state, mechanism, [norm], clip_norm)
         return float(granted[0])
 
@@ -125,13 +111,3 @@ def _restored(shape: tuple[int, ...], spent: Sequence[int]) -> IntArray:
     if len(numbers) != math.prod(shape):
         raise InvalidInput("spent", len(numbers), f"{math.prod(shape)} numbers for this rule")
     return np.array(numbers, dtype=np.int64).reshape(shape)
-
-
-def _pure_epsilon(mechanism: Mechanism, norm: float) -> float:
-    """Return the smallest float64 >= eps of a pure DP step."""
-    number = float(norm_vector("norms", [norm])[0])
-    if isinstance(mechanism, PureDP):
-        return number
-    if not isinstance(mechanism, Laplace):
-        raise InvalidInput("mechanism", mechanism, "pure DP for this rule: PureDP or Laplace")
-    return float_toward(Fraction(number) / Fraction(mechanism.scale), UP)

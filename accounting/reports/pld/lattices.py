@@ -67,9 +67,7 @@ class LatticePlan(NamedTuple):
 
     def select(self, users: IntArray) -> LatticePlan:
         """Return the plan of some of the users."""
-        exponent, size, tilt, cut, epsilon, log_delta, least = self
-        integers = exponent[users], size[users], tilt[users], cut[users]
-        return LatticePlan(*integers, epsilon[users], log_delta[users], least[users])
+        return LatticePlan._make(column[users] for column in self)
 
     def updated(self, users: IntArray, other: LatticePlan) -> LatticePlan:
         """Return this plan with the entries of `users` replaced by `other`."""
