@@ -34,7 +34,7 @@ from streams.answerer.query_file import (
     parse_queries,
 )
 from streams.answerer.windows import Calendar, InputState, Window, iso
-from streams.ledger.rule import Before, NormPayment, Rule
+from streams.ledger.rule import Rule
 from streams.queries.continual_monitoring import quantile_of_noise
 from streams.records import Policy, User
 
@@ -130,20 +130,14 @@ class _Accounts:
         self._rule, self._clips = Rule(policy), policy.on_exhaustion == "clip"
         shape = (users,) if self._rule.orders is None else (users, self._rule.orders)
         self.spent = np.zeros(shape, dtype=np.int64)
-        self._order = np.zeros(users, dtype=np.uint8) if self._rule.binds else None
-        self._bound = np.zeros(users, dtype=np.bool_)
+        self.base = self.spent  # a plan has no odometers
+        self.order, self.bound = np.zeros(users, dtype=np.uint8), np.zeros(users, dtype=np.uint8)
 
     def charge(self, part: Part, noise: float, reserve: float) -> Floats:
         """Charge users for a step, and return the granted norms."""
-        users, rule = part.users, self._rule
-        spent = self.spent[users]
-        order = None if self._order is None else self._order[users]
-        rows = Before(spent, spent, order, None if order is None else self._bound[users])
-        payment = NormPayment(rule, rows, Gaussian(noise), part.norms, reserve)
+        payment, _ = self._rule.payment(self, part.users, Gaussian(noise), part.norms, reserve)
         granted, _ = grant([payment], part.norms, clip=self._clips)
-        self.spent[users] = spent + payment.cost
-        if self._order is not None and payment.order is not None:
-            self._order[users], self._bound[users] = payment.order, payment.bound
+        self.spent[part.users] += payment.cost
         return granted
 
 

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import Mechanism, best_order
-from accounting.filters.account_terms import BalanceColumns
+from accounting import Mechanism
+from accounting.filters.account_terms import AccountCostTable, BalanceColumns
 from accounting.filters.payment import any_order
 from accounting.filters.recurring import BudgetAccount
 from streams.ledger.columns import (
@@ -31,7 +31,7 @@ from streams.ledger.columns import (
     slots_of,
     unpack_numbers,
 )
-from streams.ledger.rule import NO_ROWS, Before, NormPayment, OrderIndex, Rule, positions
+from streams.ledger.rule import NO_ROWS, NormPayment, OrderIndex, Rule, UserRows, positions
 from streams.ledger.slots import UNKNOWN
 from streams.ledger.user_index import UserIndex
 from streams.ledger.validation import check_new_users, check_no_member, check_once, is_keyed_hash
@@ -72,8 +72,7 @@ class AccountDelta(msgspec.Struct, frozen=True, array_like=True):
     first_new_slot: int
     rows: list[RowDelta]
     charged: int = 0  # steps stored as levels so far, this one included
-    # The cost table of a step stored as levels; empty: that of the one before in the batch.
-    cost_table: bytes = b""
+    cost_table: bytes = b""  # of a step stored as levels
 
     @property
     def size(self) -> int:
@@ -151,12 +150,12 @@ class Accounts:
         self._index = UserIndex()
         self._own = OwnBalances() if self.rule.binds else None
         self._rows = Balances(self.rule.orders) if self._own is None else self._own
+        self._columns = cast(UserRows, self._rows)
         self.account = BudgetAccount(self.rule.terms, cast(BalanceColumns, self._rows))
         self._exhausted: int | None = 0  # None: to be counted
         self.erased: set[str] = set()
         self._charged = 0  # steps that are stored as levels
         self._seen: dict[int, int] = {}  # their number in each page that was loaded
-        self._cost_table = b""  # of the last such step that was restored
 
     def __len__(self) -> int:
         return len(self._index)
@@ -243,32 +242,21 @@ class Accounts:
 
     def payment(
         self, slots: Numbers, mechanism: Mechanism, norms: NDArray[np.float64], reserve: float
-    ) -> NormPayment:
-        """Return the payment that these norms ask of prepared users; see ``NormPayment``."""
-        rows, own = self._rows, self._own
-        before = Before(
-            rows.spent.take(slots, axis=0),
-            rows.base.take(slots, axis=0),
-            None if own is None else own.order.take(slots),
-            None if own is None else own.bound.take(slots) != 0,
-        )
-        return NormPayment(self.rule, before, mechanism, norms, reserve)
+    ) -> tuple[NormPayment, Numbers]:
+        """Return `Rule.payment` of prepared users."""
+        return self.rule.payment(self._columns, slots, mechanism, norms, reserve)
 
-    def pay(self, slots: Numbers, payment: NormPayment) -> Written:
-        """Settle a payment that fits, and write the rows of its users."""
-        rows, own = self._rows, self._own
+    def pay(self, slots: Numbers, payment: NormPayment, bound: Numbers) -> Written:
+        """Settle a payment that fits, and write the rows of its users; see `payment`."""
+        rows = self._rows
         restart = payment.settle(lambda at: rows.ticks[slots[at]])
         charged, spent, changed = slots, payment.spent, any_order(payment.cost != 0)
         if not changed.all():
             at = np.flatnonzero(changed)
             charged, spent = slots.take(at), spent.take(at, axis=0)
         rows.spent[charged] = spent
-        raised, bound = slots.take(restart.users), NO_ROWS
+        raised = slots.take(restart.users)
         rows.base[raised], rows.ticks[raised] = restart.base, restart.ticks
-        if own is not None and payment.order is not None and payment.bound is not None:
-            fresh = np.flatnonzero(payment.bound > own.bound.take(slots))
-            bound = slots.take(fresh)
-            own.order[bound], own.bound[bound] = payment.order.take(fresh), 1
         return Written(charged, bound, raised, restart.ticks_before)
 
     def charged(
@@ -291,30 +279,10 @@ class Accounts:
         return noted, self.bounds_raised(raised, before)
 
     def bind(
-        self, slots: Numbers, cost_table: Numbers, levels: NDArray[np.uint8]
+        self, slots: Numbers, table: AccountCostTable, levels: NDArray[np.uint8]
     ) -> tuple[Numbers, bool]:
-        """Bind users to a Rényi order if they are not bound yet and are charged something.
-
-        Args:
-            slots: of the users.
-            cost_table: what a step costs at every level and order.
-            levels: of the users.
-
-        Returns:
-            The slots of the users bound now, and whether some are still not bound.
-        """
-        rows = self._own
-        if rows is None:
-            return NO_ROWS, False
-        free = np.flatnonzero(rows.bound[slots] == 0)
-        costs = np.asarray(cost_table.any(axis=1))
-        charged = free[costs[levels[free]]]
-        if not len(charged):
-            return NO_ROWS, len(free) > 0
-        best = best_order(cost_table, self.policy.budget)
-        rows.order[slots[charged]] = best[levels[charged]]
-        rows.bound[slots[charged]] = 1
-        return slots[charged], len(charged) < len(free)
+        """Return `Rule.bind` of users who are charged these levels of a cost table."""
+        return self.rule.bind(self._columns, slots, table.units, levels)
 
     def note(
         self, slots: Rows, raised: Numbers, bound: Numbers, charged: ByLevel | None = None
@@ -357,10 +325,9 @@ class Accounts:
             UserIds.unpack(changes.new_users)[known:]
         )  # a newer page may hold the first ones
         self._charged = max(self._charged, changes.charged)
-        self._cost_table = changes.cost_table or self._cost_table
         for rows in changes.rows:
             if _BY_LEVEL in rows.values:
-                self._charge_again(rows, changes.charged)
+                self._charge_again(rows, changes)
             else:
                 self._rows.apply_delta(rows, self._behind(slots_of(rows), changes.charged))
         self._exhausted = None
@@ -454,15 +421,15 @@ class Accounts:
         newer = [number for number, seen in self._seen.items() if seen > charged]
         return np.isin(slots // PAGE_ROWS, newer, invert=True) if newer else None
 
-    def _charge_again(self, rows: RowDelta, charged: int) -> None:
+    def _charge_again(self, rows: RowDelta, changes: AccountDelta) -> None:
         """Repeat the charges of a step in the pages that do not include it."""
         slots = slots_of(rows)
         levels = np.broadcast_to(np.frombuffer(rows.values[_BY_LEVEL], np.uint8), slots.shape)
-        behind = self._behind(slots, charged - 1)
+        behind = self._behind(slots, changes.charged - 1)
         if behind is not None:
             slots, levels = slots[behind], levels[behind]
-        levels_in_table = len(self._cost_table) // (8 * len(self.policy.budget)) - 1
-        table = self.rule.cost_table(self._cost_table, levels_in_table)
+        highest = len(changes.cost_table) // (8 * len(self.policy.budget)) - 1
+        table = self.rule.cost_table(changes.cost_table, highest)
         cells = table.cells(levels, self.account.order_of(slots))
         self._rows.spent[slots] += table.charges(cells)
         self._rows.touch(slots)

@@ -135,9 +135,12 @@ class Budgets:
                 accounts.payment(found.slots[block], mechanism, norms[block], reserve)
                 for accounts, found in budgets
             ]
-            granted[block], reasons[block] = grant(payments, norms[block], clip=self.clips)
-            for (accounts, found), payment, parts in zip(budgets, payments, written, strict=True):
-                parts.append(accounts.pay(found.slots[block], payment))
+            asked = [payment for payment, _ in payments]
+            granted[block], reasons[block] = grant(asked, norms[block], clip=self.clips)
+            for (accounts, found), (payment, bound), parts in zip(
+                budgets, payments, written, strict=True
+            ):
+                parts.append(accounts.pay(found.slots[block], payment, bound))
                 if len(close := payment.close):
                     exhausted[start + close[payment.exhausted(close)]] = True
         admitted = (granted > 0) | (norms == 0)

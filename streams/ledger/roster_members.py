@@ -301,7 +301,7 @@ class Members:
         elif not len(levels):
             return [NO_ROWS for _ in self._budgets.accounts]
         bound = [
-            accounts.bind(slots, table.units, levels)
+            accounts.bind(slots, table, levels)
             for accounts, slots, table in zip(
                 self._budgets.accounts,
                 self.slots_of(listed_rows(rows)),

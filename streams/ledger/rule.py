@@ -6,7 +6,7 @@ Whether a user can pay, and what a payment changes, is decided in ``accounting.f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,19 @@ NO_ROWS = np.empty(0, dtype=np.int64)
 OrderIndex = NDArray[np.uint8]
 
 
-class Before(NamedTuple):
-    """The rows of some users, without their ticks."""
+class UserRows(Protocol):
+    """The numbers of users, by slot.
+
+    Attributes:
+        spent, base: units; see ``Payment``.
+        order: the index of each user's Rényi order, if users are bound to one.
+        bound: 1 if the user is bound to it; the same.
+    """
 
     spent: Numbers
     base: Numbers
-    order: OrderIndex | None  # index of each per-user order
-    bound: NDArray[np.bool_] | None
+    order: OrderIndex
+    bound: OrderIndex
 
 
 class NormPayment(Payment):
@@ -40,34 +46,27 @@ class NormPayment(Payment):
 
     Args:
         rule: of the account.
-        rows: of the users; ``settle`` changes their spends.
+        spent, base, cost: units of each user; see `Payment`.
+        order: the index of each user's Rényi order, if users are bound to one.
         mechanism: of the step.
         norms: that the step asks for, (n,).
         reserve: the share of the budget that has to remain.
-
-    Attributes:
-        order: the index of each user's order, if users are bound, including those bound by this
-            step.
-        bound: which users are bound to an order after this step, admitted or not.
     """
 
     def __init__(
         self,
         rule: Rule,
-        rows: Before,
+        spent: Numbers,
+        base: Numbers,
+        cost: Numbers,
+        order: OrderIndex | None,
         mechanism: Mechanism,
         norms: NDArray[np.float64],
         reserve: float = 0.0,
     ) -> None:
-        self._rule, self._mechanism, self._norms = rule, mechanism, norms
-        self.order, self.bound = rows.order, rows.bound
-        cost = rule.charge_units(mechanism, norms)
-        if rule.binds:
-            self.order, self.bound = rule.bind(rows, cost)
-            cost = cost[np.arange(len(norms)), self.order]
-        budgets, tick_sizes = rule.terms.units_of(self.order)
-        kept = rule.terms.share_of(reserve, self.order)
-        super().__init__(rows.spent, rows.base, cost, budgets, tick_sizes, kept)
+        self._rule, self._order, self._mechanism, self._norms = rule, order, mechanism, norms
+        kept = rule.terms.share_of(reserve, order)
+        super().__init__(spent, base, cost, *rule.terms.units_of(order), kept)
 
     def highest(self, users: Numbers) -> NDArray[np.float64]:
         """Return the largest norm that this budget alone grants these users (positions)."""
@@ -88,14 +87,14 @@ class NormPayment(Payment):
             at = users[some[group]]
             state, asked, granted = self._state(at), self._norms[at], amounts[some[group]]
             charge = rule.charge_granted(state, self._mechanism, asked, granted)
-            self.cost[at] = charge if self.order is None else charge[:, 0]
+            self.cost[at] = charge if self._order is None else charge[:, 0]
 
     def _groups(self, users: Numbers) -> Iterator[tuple[BudgetFilter, Numbers]]:
         """Yield the filter of some users, and which of them it is: one for each order in use."""
-        if self.order is None:
+        if self._order is None:
             groups = [(None, np.arange(len(users)))]
         else:
-            order = self.order[users]
+            order = self._order[users]
             groups = [(at, np.flatnonzero(order == at)) for at in np.unique(order).tolist()]
         yield from ((self._rule.filter_at(at), group) for at, group in groups if len(group))
 
@@ -107,7 +106,7 @@ class NormPayment(Payment):
     def _state(self, users: Numbers) -> Numbers:
         """Return the same as a state of the filter, which has an axis of orders, if only of one."""
         spent = self._spent(users)
-        return spent if self.order is None else spent[:, np.newaxis]
+        return spent if self._order is None else spent[:, np.newaxis]
 
 
 class Rule:
@@ -137,25 +136,66 @@ class Rule:
             return self._filter
         return self._measure.filter_of([self._policy.budget[order]], [self._policy.orders[order]])
 
-    def charge_units(self, mechanism: Mechanism, norms: NDArray[np.float64]) -> Numbers:
-        """Return the cost of each norm, (n,) or (n, orders)."""
-        return self._measure.charge_units(mechanism, norms, self._orders)
+    def payment(
+        self,
+        rows: UserRows,
+        slots: Numbers,
+        mechanism: Mechanism,
+        norms: NDArray[np.float64],
+        reserve: float = 0.0,
+    ) -> tuple[NormPayment, Numbers]:
+        """Return the payment that these norms ask of users, and whom it binds to an order.
 
-    def bind(self, rows: Before, costs: Numbers) -> tuple[OrderIndex, NDArray[np.bool_]]:
-        """Return the order of each user, and which users are bound to it after this step.
+        Users are bound whether they are admitted or not; they are given by their slots.
 
-        A user is bound by the first step that costs something at any order, to the best order for
-        that step.
+        Args:
+            rows: of all users.
+            slots: of the users who pay, (n,).
+            mechanism: of the step.
+            norms: that the step asks for, (n,).
+            reserve: the share of the budget that has to remain.
         """
-        assert rows.order is not None
-        assert rows.bound is not None
-        bound = rows.bound | costs.any(axis=1)
-        free = np.flatnonzero(bound & ~rows.bound)
+        cost = self._measure.charge_units(mechanism, norms, self._orders)
+        order, bound = None, NO_ROWS
+        if self.binds:
+            charges = np.arange(len(slots))
+            bound, _ = self.bind(rows, slots, cost, charges)
+            order = rows.order.take(slots)
+            cost = cost[charges, order]
+        spent, base = rows.spent.take(slots, axis=0), rows.base.take(slots, axis=0)
+        return NormPayment(self, spent, base, cost, order, mechanism, norms, reserve), bound
+
+    def bind(
+        self, rows: UserRows, slots: Numbers, costs: Numbers, charges: NDArray[np.integer]
+    ) -> tuple[Numbers, bool]:
+        """Bind users to a Rényi order if they are not bound yet and are charged something.
+
+        It is the order that admits most steps of the user's charge.
+
+        Args:
+            rows: of all users.
+            slots: of the users who pay, (n,).
+            costs: of some charges at every order, (m, orders), such as the levels of a cost table.
+            charges: which of these charges each user pays, (n,).
+
+        Returns:
+            The slots of the users bound now, and whether some are still not bound.
+        """
+        if not self.binds:
+            return NO_ROWS, False
+        free = np.flatnonzero(rows.bound[slots] == 0)
         if not len(free):
-            return rows.order, bound
-        order = rows.order.copy()
-        order[free] = best_order(costs[free], self._policy.budget)
-        return order, bound
+            return NO_ROWS, False
+        charged = free[np.asarray(costs.any(axis=1))[charges[free]]]
+        if not len(charged):
+            return NO_ROWS, True
+        bound, asked = slots[charged], charges[charged]
+        if len(asked) < len(costs):
+            best = best_order(costs[asked], self._policy.budget)
+        else:
+            best = best_order(costs, self._policy.budget)[asked]
+        rows.order[bound], rows.bound[bound] = best, 1
+        return bound, len(charged) < len(free)
 
     def exhausted(self, spent: Numbers, order: OrderIndex | None) -> NDArray[np.bool_]:
         """Return which users have nothing left, (n,)."""

@@ -142,8 +142,6 @@ class State:
         self._accounts: list[AccountDelta] = []  # since the last batch
         self._members: list[MemberDelta] = []  # the same
         self._torn: set[Address] = set()  # rosters of which pages were missing when it was loaded
-        # By dataset, that of the last step by level of the batch.
-        self._cost_tables: dict[str, bytes] = {}
         self._put_out = 0  # bytes of changes of accounts, and of what is published
 
     def keep(self, entries: AnyTracked) -> AnyTracked:
@@ -170,7 +168,6 @@ class State:
         }
         changes = Delta(entries, self._accounts, self._members)
         self._accounts, self._members, self._put_out = [], [], 0
-        self._cost_tables = {}
         return changes
 
     def load(self, pages: Mapping[str, bytes], deltas: Iterable[bytes] = ()) -> None:
@@ -268,11 +265,6 @@ class State:
 
     def note(self, accounts: AccountDelta) -> None:
         """Add changes of accounts to the next delta."""
-        if accounts.cost_table:
-            if self._cost_tables.get(accounts.dataset) == accounts.cost_table:
-                accounts = msgspec.structs.replace(accounts, cost_table=b"")
-            else:
-                self._cost_tables[accounts.dataset] = accounts.cost_table
         self._accounts.append(accounts)
         self._put_out += accounts.size
 
