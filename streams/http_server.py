@@ -16,6 +16,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -57,6 +58,9 @@ class HttpServer:
         port: on which it listens, after ``start``.
         url: the address to open, after ``start``.
     """
+
+    gives_up: ClassVar[bool] = True
+    """True if a request ends with its connection: a page that was closed gives its place back."""
 
     def __init__(
         self,
@@ -107,7 +111,7 @@ class HttpServer:
             self._app,
             handle_signals=False,
             shutdown_timeout=1.0,
-            handler_cancellation=True,  # a page that was closed gives its place back at once
+            handler_cancellation=self.gives_up,
         )
         await self._runner.setup()
         server, loop = self._runner.server, asyncio.get_running_loop()

@@ -58,6 +58,8 @@ class Gateway(HttpServer):
         broken: set once answers of the service can no longer be received; start another gateway.
     """
 
+    gives_up = False  # the work in a thread goes on, and keeps its place until it has ended
+
     def __init__(
         self,
         turnstile: Turnstile,
@@ -126,17 +128,11 @@ class Gateway(HttpServer):
                 return self._failed(error)
             self._busy += 1
             try:
-                work = asyncio.create_task(self._answer(operation, request, signer))
-            except BaseException:
+                return await self._answer(operation, request, signer)
+            finally:
                 self._busy -= 1
-                raise
-            work.add_done_callback(self._ended)
-            return await asyncio.shield(work)
 
         return handle
-
-    def _ended(self, work: asyncio.Task[web.Response]) -> None:
-        self._busy -= 1
 
     async def _answer(
         self, operation: Operation, request: web.Request, signer: RequestSigner | None
