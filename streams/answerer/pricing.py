@@ -106,8 +106,8 @@ def correction_noises(
         if not query.block:
             found.append(0.0)
             continue
-        first = worst_case.exhaustible_since(calendar, number, query.horizon - 1)
-        missed = 1 if first is None else query.horizon - first
+        first = worst_case.exhaustible_since(calendar, number, query.corrected - 1)
+        missed = 1 if first is None else query.corrected - first
         squares = missed * query.block * one.bound**2
         found.append(_noise(query, squares, rho * query.share * query.left_out))
     return found
@@ -160,7 +160,6 @@ class WorstCase:
         reserve: float = 0.0,
     ) -> None:
         self._policies = policies
-        self._first = [one.query.first for one in asked]
         kept = Fraction(reserve)
         self._limits = [
             [units - math.ceil(units * kept) for units in policy.budget] for policy in policies
@@ -203,8 +202,7 @@ class WorstCase:
             return not self._can_pay(calendar.closed_before(query, window), query)
 
         # Costs only add up, so all windows after one that is out of reach are out of reach, too.
-        begin = self._first[query]
-        first = begin + bisect.bisect_left(range(begin, number + 1), True, key=is_out_of_reach)
+        first = bisect.bisect_left(range(number + 1), True, key=is_out_of_reach)
         return first if first <= number else None
 
     def _can_pay(self, closed: Sequence[int], query: int) -> bool:
@@ -232,10 +230,7 @@ class WorstCase:
 
     def _spent(self, costs: Sequence[Prices], closed: Sequence[int], order: int) -> int:
         """Return a worst-case user's spending at an order, up to these windows of each query."""
-        return sum(
-            int(cost[order]) * (number - first)
-            for cost, number, first in zip(costs, closed, self._first, strict=True)
-        )
+        return sum(int(cost[order]) * number for cost, number in zip(costs, closed, strict=True))
 
 
 def _orders(policy: Policy) -> Sequence[int]:

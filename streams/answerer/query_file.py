@@ -155,11 +155,9 @@ class Query:
         share: the share of the budget for these windows, if ``noise`` is 0.
         left_out: the part of that share that is kept back for corrections; 0 for none.
         block: the number of windows that are corrected together; 0 without corrections.
-        corrected: the number of windows that are corrected, from the first one on. The last block
-            can be shorter than the others.
+        corrected: the number of windows that are corrected, from the first one on; 0 without
+            corrections. The last block can be shorter than the others.
         running_total: whether the answers are added up from the first window on.
-        first: the number of the first window that is answered; windows are counted from the start
-            of the input.
     """
 
     name: str
@@ -192,7 +190,6 @@ class Query:
     block: int = 0
     corrected: int = 0
     running_total: bool = False
-    first: int = 0
 
     @property
     def panes(self) -> int:
@@ -217,18 +214,13 @@ class Query:
         return bool(self.key_bytes or self.keys_below)
 
     @property
-    def horizon(self) -> int:
-        """Return the number of the first window that is not corrected."""
-        return self.first + self.corrected if self.block else 0
-
-    @property
     def blocks(self) -> int:
         """Return the number of blocks that are corrected."""
         return -(-self.corrected // self.block) if self.block else 0
 
     def last_of(self, block: int) -> int:
         """Return the number of the last window of a block."""
-        return min(self.first + (block + 1) * self.block, self.horizon) - 1
+        return min((block + 1) * self.block, self.corrected) - 1
 
 
 @dataclass(frozen=True)
@@ -380,8 +372,7 @@ def _check_end(query_file: QueryFile) -> None:
             "take it from the events",
             "end",
         )
-    counts = zip(query_file.limits, query_file.queries, strict=True)
-    windows = sum(max(0, limit - query.first) for limit, query in counts)
+    windows = sum(max(0, limit) for limit in query_file.limits)
     if not 1 <= windows <= _MOST_WINDOWS:
         raise UnusableQueries(
             f"[input]: {windows:,} windows end between start = {_utc(source.start)} and end = "
@@ -434,8 +425,7 @@ def _query(number: int, content: Mapping[str, Any], source: Source, zone: str | 
             "months and, in a time zone, days and weeks divide days and weeks",
         )
     panes = spacing_of(source.start, every, unit, zone or "UTC")
-    first = max(0, panes.last(table.moment("start", zone) - 1) + 1) if "start" in content else 0
-    settings: dict[str, Any] = {"where": _conditions(table), "first": first}
+    settings: dict[str, Any] = {"where": _conditions(table)}
     numbers = of == "sum" or kind in ("mean", "variance", "histogram", "quantiles")
     if numbers:
         settings["column"] = table.text("column")
@@ -476,7 +466,7 @@ def _query(number: int, content: Mapping[str, Any], source: Source, zone: str | 
         if can_correct and table.flag("correct", False):
             if source.end == NEVER:
                 raise table.fault("correct", True, "false, or [input] needs an end")
-            windows = panes.last(source.end) - window // every + 1 - first
+            windows = panes.last(source.end) - window // every + 1
             settings |= _correction(settings["active_windows"], windows)
     query = Query(
         name=table.name("name"),
@@ -507,7 +497,7 @@ def _correction(active: float, windows: int) -> dict[str, Any]:
 
     Args:
         active: the active_windows of the query.
-        windows: from its first one up to the end.
+        windows: up to the end.
     """
     if windows <= active:
         return {}

@@ -169,7 +169,7 @@ def charge_all(query_file: QueryFile, policy: Policy, population: Population) ->
         lost = part.rows - rows
         places = np.flatnonzero(lost.any(axis=1))
         left_out[query, window.number] = part.users[places]
-        if window.number < queries[query].horizon:
+        if window.number < queries[query].corrected:
             missing[query].append(Part(part.users[places], lost[places], part.norms[places]))
         calendar.advance()
     return Charges(admitted, truth, left_out, lost_in, accounts.spent)
@@ -264,8 +264,6 @@ def corrected_errors(
     seed: int,
 ) -> Errors:
     """Return the errors of corrected answers.
-
-    Windows after the horizon are not corrected.
 
     Args:
         query: the query.
@@ -398,9 +396,6 @@ def plan_of(
     Raises:
         UnusableQueries: the query cannot be planned.
     """
-    # All queries begin with the events, so that the file's own ``start`` of a query does not count.
-    queries = [{key: one[key] for key in one if key != "start"} for one in content["query"]]
-    content = {**content, "query": queries}
     query_file = parse_queries(content).for_a_file()
     number = _planned(query_file, query)
     population = population_of(query_file, file)

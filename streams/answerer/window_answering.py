@@ -263,7 +263,7 @@ class Answering:
             if query.running_total:
                 _add(self._totals, query.name, window, value, release.noise_stddev**2)
         answer = self._answer_of(window, release, answered)
-        if window.number >= query.horizon:
+        if window.number >= query.corrected:
             return answer, "", LeftOutAmounts()
         charged = answerer.last_charge
         assert charged is not None
@@ -348,8 +348,8 @@ class Answering:
         calendar, query, worst_case = self.state.calendar, window.query, self._costs.worst_case
         asked, end = self.query_file.queries[query], None
         since = worst_case.exhaustible_since(calendar, query, window.number)
-        if window.number < asked.horizon:
-            block = (window.number - asked.first) // asked.block
+        if window.number < asked.corrected:
+            block = window.number // asked.block
             end = calendar.block_end(query, block) if self._leaves_out(query, block) else None
         return answer_of(
             self.query_file,

@@ -64,32 +64,30 @@ class Window(NamedTuple):
 
 class _Span(NamedTuple):
     """The windows of a query, or its blocks: so many panes each, of which one begins ``every``
-    panes. Number 0 begins with pane ``offset``.
+    panes.
     """
 
     query: int
     spacing: Spacing
     panes: int
     every: int = 1
-    offset: int = 0
-    first: int = 0
     limit: int = NEVER
     most: int = NEVER  # panes of all blocks together: the last one can be shorter
     is_block: bool = False
 
     def begin(self, number: int) -> int:
         """Return when a window or a block begins, in ms since 1970."""
-        return self.spacing.begin(self.offset + number * self.every)
+        return self.spacing.begin(number * self.every)
 
     def end(self, number: int) -> int:
         """Return when a window or a block ends, in ms since 1970."""
-        return self.spacing.begin(self.offset + min(number * self.every + self.panes, self.most))
+        return self.spacing.begin(min(number * self.every + self.panes, self.most))
 
     def ended(self, time: int) -> int:
         """Return the number of the first of them that has not ended at a time."""
-        last = self.spacing.last(time) - self.offset
+        last = self.spacing.last(time)
         number = (last - self.panes) // self.every + 1 if last < self.most else self.limit
-        return min(max(self.first, number), self.limit)
+        return min(max(0, number), self.limit)
 
 
 def iso(ms: int, timezone: str = "UTC") -> str:
@@ -112,7 +110,7 @@ class Calendar:
         self._source, self.limits = query_file.source, query_file.limits
         self._queries, spacings = query_file.queries, query_file.spacings
         windows = [
-            _Span(number, spacings[number], query.panes, first=query.first, limit=limit)
+            _Span(number, spacings[number], query.panes, limit=limit)
             for number, (query, limit) in enumerate(
                 zip(self._queries, query_file.limits, strict=True)
             )
@@ -123,7 +121,6 @@ class Calendar:
                 spacings[number],
                 query.block - 1 + query.panes,
                 query.block,
-                offset=query.first,
                 limit=query.blocks,
                 most=query.corrected - 1 + query.panes,
                 is_block=True,
@@ -132,7 +129,7 @@ class Calendar:
             if query.block
         ]
         self._spans = windows + blocks
-        self._numbers = [span.first for span in self._spans]
+        self._numbers = [0] * len(self._spans)
         self._jump_towards(step)
         self.next = self._next()
         while self.step < step:
@@ -141,7 +138,7 @@ class Calendar:
     @property
     def step(self) -> int:
         """The step of the run that charges the next window."""
-        return sum(self._numbers) - sum(span.first for span in self._spans)
+        return sum(self._numbers)
 
     @property
     def numbers(self) -> list[int]:
@@ -151,7 +148,7 @@ class Calendar:
     def open_windows(self, query: int) -> int:
         """Return how many windows of a query have closed since its last block that has closed."""
         asked = self._queries[query]
-        closed = min(self.numbers[query], asked.horizon) - asked.first
+        closed = min(self.numbers[query], asked.corrected)
         return max(0, closed - asked.block * self._blocks_closed(query))
 
     def _blocks_closed(self, query: int) -> int:
@@ -168,10 +165,6 @@ class Calendar:
         self._numbers[place] += 1
         self.next = self._next()
 
-    def window(self, query: int, number: int) -> Window:
-        """Return a window of a query by its number, from 0."""
-        return self._window(query, number)
-
     def closed_before(self, query: int, number: int) -> list[int]:
         """Return by query the number of its first window that does not close before this one."""
         return self._closed_before(query, number)[: len(self._queries)]
@@ -180,7 +173,11 @@ class Calendar:
         """Return the end of a block, in ms since 1970."""
         return self.window(query, self._queries[query].last_of(block)).end
 
-    def _window(self, place: int, number: int) -> Window:
+    def window(self, place: int, number: int) -> Window:
+        """Return a window of a query, by its place in the file, or a block, by its number from 0.
+
+        Blocks have the places after those of all queries.
+        """
         span = self._spans[place]
         start, end = span.begin(number), span.end(number)
         closes = end + self._source.lateness
@@ -188,8 +185,7 @@ class Calendar:
         return Window(step, span.query, number, start, end, closes, span.is_block)
 
     def _step_of(self, place: int, number: int) -> int:
-        before = self._closed_before(place, number)
-        return sum(before) - sum(span.first for span in self._spans)
+        return sum(self._closed_before(place, number))
 
     def _closed_before(self, place: int, number: int) -> list[int]:
         end = self._spans[place].end(number)
@@ -201,9 +197,9 @@ class Calendar:
     def closed(self) -> dict[str, tuple[int, int]]:
         """Return by query the begin of its first window and the end of the last that has closed."""
         return {
-            query.name: (self.window(place, query.first).start, self.window(place, number - 1).end)
+            query.name: (self.window(place, 0).start, self.window(place, number - 1).end)
             for place, (query, number) in enumerate(zip(self._queries, self.numbers, strict=True))
-            if number > query.first
+            if number
         }
 
     def windows(self) -> list[Window]:
@@ -215,14 +211,12 @@ class Calendar:
         frequent = min(
             range(len(self._queries)), key=lambda query: self._spans[query].spacing.longest(1)
         )
-        first = self._queries[frequent].first
 
         def step_of(number: int) -> int:
             return self._step_of(frequent, number)
 
-        most = range(first, first + step + 1)
-        number = first + bisect.bisect_right(most, step, key=step_of) - 1
-        if number >= first:
+        number = bisect.bisect_right(range(step + 1), step, key=step_of) - 1
+        if number >= 0:
             self._numbers = self._closed_before(frequent, number)
 
     def _next(self) -> Window:
@@ -231,7 +225,7 @@ class Calendar:
             for number, span in zip(self._numbers, self._spans, strict=True)
         ]
         place = ends.index(min(ends))
-        window = self._window(place, self._numbers[place])
+        window = self.window(place, self._numbers[place])
         return window if ends[place] < NEVER else window._replace(closes=2 * NEVER)
 
 
@@ -246,7 +240,7 @@ class Panes:
 
     def __init__(self, spacing: Spacing, query: Query, lateness: int) -> None:
         self._last_pane = spacing.last
-        self._panes, self._first = query.panes, query.first
+        self._panes = query.panes
         self._lateness = lateness
         # Each user's events of one pane that count in the same windows.
         self._buckets: dict[tuple[int, int], Content] = {}
@@ -264,7 +258,7 @@ class Panes:
             last one, for both.
         """
         last = self._last_pane(time)
-        belongs = max(last - self._panes + 1, self._first)
+        belongs = max(last - self._panes + 1, 0)
         first = max(belongs, closed)
         if arrived is not None:
             first = max(first, self._last_pane(arrived - self._lateness) - self._panes + 1)
@@ -410,8 +404,6 @@ class InputState:
                 self.calendar.numbers[number],
                 arrived if self._source.by_arrival else None,
             )
-            if belongs > last:
-                continue  # the query begins later
             if belongs >= (limit := self.calendar.limits[number]):
                 outcome = outcome or SkipReason.AHEAD
                 continue

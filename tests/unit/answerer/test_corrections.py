@@ -34,20 +34,14 @@ SLIDING = CORRECTED.replace('"10ms"', '"8ms"\nevery = "4ms"').replace(
 )
 SUM = CORRECTED.replace('"count"\nkind = "count"', '"sum"\nkind = "sum"\ncolumn = "x"')
 TWO = FILE + CORRECTED + SLIDING.replace('"count"\nkind', '"slid"\nkind')
-LATE = (
-    SLIDING.replace('"count"\nkind', '"late"\nkind').replace("= 10", "= 6")
-    + "start = 1970-01-01T00:00:00.013Z\n"
-)
 BERLIN = (
     'timezone = "Europe/Berlin"\n'
     + FILE.replace("1970-01-01", "2026-01-01").replace(END, "2027-01-01")
     + COUNT.replace("10ms", "1d")
     + COUNT.replace("10ms", "1mo").replace('"count"\nkind', '"months"\nkind')
-    + "start = 2026-02-15\n"
     + CORRECTED.replace("10ms", "1d")
     .replace(BLOCKS, "block = 4\ncorrected = 20")
     .replace('"count"\nkind', '"late"\nkind')
-    + "start = 2026-02-10\n"
 )
 EVENTS = [(user, time) for time in range(0, 66, 2) for user in (time % 3, 5, 5)]
 PLACES = 600
@@ -197,7 +191,7 @@ def test_missing_entry_of_an_open_block_is_found() -> None:
         world.live()
 
 
-@pytest.mark.parametrize("text", [TWO, TWO + LATE, BERLIN])
+@pytest.mark.parametrize("text", [TWO, BERLIN])
 def test_steps_before_a_step_are_found_directly(text: str) -> None:
     query_file = asked_of(text)
     calendar = Calendar(query_file)
@@ -205,21 +199,6 @@ def test_steps_before_a_step_are_found_directly(text: str) -> None:
         assert Calendar(query_file, step).next == calendar.next
         assert calendar.next.step == step == calendar.step
         calendar.advance()
-
-
-def test_query_is_answered_and_corrected_from_its_own_start() -> None:
-    world = world_of(asked_of(FILE + CORRECTED + LATE))
-    world.live()
-    late = [record for record in records_of(world) if record.query == "late"]
-    answers = [record for record in late if isinstance(record, PrivateAnswer)]
-    assert [1000 * _seconds(one.start) for one in answers] == pytest.approx(range(16, 58, 4))
-    corrected = [
-        window.start
-        for one in corrections_of(world)
-        for window in one.windows
-        if one.query == "late"
-    ]
-    assert corrected == [one.start for one in answers[:6]]  # two blocks, up to the horizon
 
 
 EVENT = st.tuples(st.integers(0, 119), st.integers(0, 3), st.sampled_from([2.0, 1.3, 0.4, -2.0]))

@@ -149,9 +149,9 @@ def test_corrections_fit_the_smallest_of_all_budgets(around: float) -> None:
     (query,) = query_file.queries
     assert costs.corrections[0] > 0
     # A user can be left out of every full window from the first one on.
-    first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, query.horizon - 1)
+    first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, query.corrected - 1)
     assert first is not None
-    most = (query.horizon - first) * query.block * AskedQuery(query).bound ** 2
+    most = (query.corrected - first) * query.block * AskedQuery(query).bound ** 2
     spent = most / (2.0 * costs.corrections[0] ** 2)
     assert spent <= costs.reserve * min(around, 1.0)
 

@@ -358,7 +358,7 @@ def test_blocks_divide_the_windows_evenly(choice: float) -> None:
     assert query.block <= choice
     assert query.blocks == -(-YEAR // choice)
     assert 0 <= query.block * query.blocks - YEAR < query.blocks
-    assert query.horizon == YEAR
+    assert query.corrected == YEAR
 
 
 @pytest.mark.parametrize(
