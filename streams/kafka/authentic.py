@@ -69,7 +69,6 @@ class RecordVerifier:
     """Verifies the signatures of records, and counts the records that it rejects.
 
     Args:
-        trust_store: the trust store.
         log: the topic id of norms.
         signers: the kind of process whose keys the trust store has.
     """

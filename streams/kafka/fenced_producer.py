@@ -38,8 +38,6 @@ class Transactions:
     """Writes to one partition of the topic ``NAME``. Kafka fences the earlier epochs of its id.
 
     Args:
-        config: the settings, with the address of Kafka.
-        partition: the number of the partition.
         signer: signs records; None if they are not signed.
         verifier: verifies existing records; None if all are trusted.
     """

@@ -82,7 +82,6 @@ def new_reader(config: Config, *, of_events: bool = False, **settings: Any) -> K
     consumers of the program are not affected.
 
     Args:
-        config: the settings, with the address of Kafka.
         of_events: whether it reads a topic of events, in batches of many users.
         settings: of the client.
     """
@@ -101,9 +100,6 @@ def read_backwards(
     """Yield ever longer stretches of the committed records of a partition, the last one first.
 
     Args:
-        config: the settings, with the address of Kafka.
-        topic: the full name of the topic.
-        partition: of the topic.
         verifier: skips records without a trusted signature; None accepts all records.
     """
     place = TopicPartition(topic, partition)
@@ -169,7 +165,6 @@ def new_producer(config: Config, linger_ms: int = 0) -> KafkaProducer:
     """Return an idempotent producer without transactions, whose control records would leave gaps.
 
     Args:
-        config: the settings, with the address of Kafka.
         linger_ms: milliseconds for which a record waits for others.
     """
     return KafkaProducer(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from aiokafka import TopicPartition
@@ -33,7 +34,7 @@ from streams.kafka.batches import (
     batches_of,
     records_from,
 )
-from streams.kafka.results import Extent, LogUnavailable, Missing, NoRecord, StoredRecord
+from streams.kafka.results import Extent, LogUnavailable, Missing, StoredRecord
 from streams.kafka.security import connection_settings
 from streams.kafka.topics import NORMS
 
@@ -48,12 +49,7 @@ class TopicReader:
     """A short-lived reader of one topic. Each method raises ``LogUnavailable``."""
 
     def __init__(self, config: Config, topic: str) -> None:
-        """Prepare a reader; ``async with`` connects it.
-
-        Args:
-            config: the settings, with the address of Kafka.
-            topic: the full name of the topic.
-        """
+        """Prepare a reader; ``async with`` connects it."""
         self._topic = topic
         self._config = config
         self._client: Any
@@ -94,8 +90,6 @@ class TopicReader:
         """Return the records of an extent, in order, committed or not.
 
         Args:
-            partition: of the topic.
-            extent: at which offsets.
             may_have_gaps: whether compaction or retention may have removed records.
 
         Raises:
@@ -174,18 +168,12 @@ class KafkaLog(TopicReader):
     def __init__(self, config: Config) -> None:
         super().__init__(config, config.topic(NORMS))
 
-    async def record(self, partition: int, offset: int) -> StoredRecord:
-        """Return the record at an offset.
-
-        Raises:
-            NoRecord: there is none at this offset.
-        """
-        try:
+    async def record(self, partition: int, offset: int) -> StoredRecord | None:
+        """Return the record at an offset; None if there is none."""
+        with suppress(Gap):
             async for record in self.records(partition, Extent(offset, offset + 1)):
                 return StoredRecord(record.value, record.leader_epoch)
-        except Gap:
-            pass
-        raise NoRecord(f"partition {partition} of {self._topic} has no record {offset}")
+        return None
 
     async def missing(self, partition: int, first: int, end: int) -> Missing:
         """Return what the log holds at the offsets first to end - 1."""

@@ -29,7 +29,6 @@ class KafkaPublisher:
     records must not be late; ``streams.worker.odometer_publisher`` sends them.
 
     Args:
-        config: the settings, with the address of Kafka.
         signer: signs records; None if they are not signed.
         more: returns further headers of an output. They are not signed.
     """

@@ -20,10 +20,6 @@ class LogUnavailable(Unavailable):
     """Kafka does not answer."""
 
 
-class NoRecord(Exception):
-    """The log has no record at an offset."""
-
-
 class NotSent(Exception):
     """The broker did not accept records: it is unreachable, or a later epoch has begun."""
 

@@ -33,8 +33,6 @@ def read_snapshot(
     newer one is read.
 
     Args:
-        config: the settings with the brokers.
-        partition: the number of the partition.
         verifier: skips records without a worker's signature; None accepts all records.
         with_contents: whether to read the chunks, or only the manifest.
 

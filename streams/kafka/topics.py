@@ -237,8 +237,6 @@ def unsuitable(
     """Return which settings would lose records and what to do; None if none would.
 
     Args:
-        admin: connected.
-        config: the settings.
         needed: by topic, without the prefix, and setting.
         warn: receives what is recommended, or cannot be seen.
     """

@@ -15,7 +15,6 @@ Workers continue meanwhile: they do not need the deleted records, even if they l
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
 
 from kafka import TopicPartition
@@ -24,7 +23,7 @@ from streams.config import Config
 from streams.kafka.authentic import RecordVerifier, verifier_of
 from streams.kafka.kafka_clients import administering
 from streams.kafka.log import KafkaLog
-from streams.kafka.results import NoRecord, TopicsSeen
+from streams.kafka.results import TopicsSeen
 from streams.kafka.snapshot_topic import read_snapshot
 from streams.kafka.topics import NORMS, SNAPSHOTS
 from streams.operations.status import topics_of
@@ -133,11 +132,10 @@ async def _other_record(
     chain, known = snapshot.manifest.meta.chain, snapshot.manifest.meta.leader_epoch
     if chain.last < start:
         return None  # there is no record to compare, and none to delete
-    with suppress(NoRecord):
-        found = await log.record(partition, chain.last)
-        epochs = {known, found.leader_epoch}
-        if chain.ends_with(found.value) and (-1 in epochs or len(epochs) == 1):
-            return None
+    found = await log.record(partition, chain.last)
+    epochs = {known, found.leader_epoch if found else None}
+    if found and chain.ends_with(found.value) and (-1 in epochs or len(epochs) == 1):
+        return None
     return (
         f"record {chain.last}, the last one that the snapshot covers, is another one in the log: "
         "see `turnstile status`"

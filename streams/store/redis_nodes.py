@@ -232,8 +232,6 @@ def nodes_at(url: str, address: RedisAddress, settings: Settings, sentinel: Sett
     """Return the servers at an address.
 
     Args:
-        url: the address, as given.
-        address: the parsed address.
         settings: the settings of each connection.
         sentinel: the login for Sentinels.
     """

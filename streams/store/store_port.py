@@ -141,7 +141,6 @@ class Store(Protocol):
         """Own a partition of this log and fence every other owner.
 
         Args:
-            partition: the number of the partition.
             owner: a token that no other worker has.
             topic: the topic id of the log.
             partitions: P, the number of partitions of the topic.

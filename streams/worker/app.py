@@ -53,8 +53,6 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
     """Return the Faust app of a worker, with all of its ports.
 
     Args:
-        config: the settings.
-        topics: the topics.
         log: the topic id of norms; if the topic has another id later, every partition is suspended.
 
     Raises:

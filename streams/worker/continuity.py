@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import logging
 
-from streams.kafka.results import NoRecord, StoredRecord
 from streams.records.digests import HashChain
 from streams.store.layout import Meta
 from streams.store.misfit import PartitionSuspended, Suspension, Suspensions
@@ -42,8 +41,6 @@ async def check_continues(meta: Meta | None, log: Log, suspensions: Suspensions)
 
     Args:
         meta: of the state; None: nothing has been applied yet.
-        log: to read in.
-        suspensions: of the partition.
 
     Raises:
         PartitionSuspended: it does not.
@@ -63,14 +60,11 @@ async def rewritten(
     Args:
         chain: the hash chain of the applied records.
         leader_epoch: the leader epoch of the last applied record.
-        log: to read in.
-        suspensions: of the partition.
     """
     if chain.last < 0:
         return None
-    try:
-        found = await _record(log, suspensions.partition, chain.last)
-    except _Deleted:
+    found = await log.record(suspensions.partition, chain.last)
+    if found is None and await _is_before(log, suspensions.partition, chain.last):
         logger.warning(
             "partition %d: the last applied record, at offset %d, was deleted from the log and "
             "cannot be compared",
@@ -90,21 +84,12 @@ async def rewritten(
 
 async def is_in(log: Log, partition: int, offset: int, leader_epoch: int) -> bool:
     """Return whether the log still has a record, or deleted it from its start."""
-    try:
-        found = await _record(log, partition, offset)
-    except _Deleted:
-        return True
-    return found is not None and found.leader_epoch == leader_epoch
+    found = await log.record(partition, offset)
+    if found is None:
+        return await _is_before(log, partition, offset)
+    return found.leader_epoch == leader_epoch
 
 
-class _Deleted(Exception):
-    """The log begins after the record."""
-
-
-async def _record(log: Log, partition: int, offset: int) -> StoredRecord | None:
-    try:
-        return await log.record(partition, offset)
-    except NoRecord:
-        if offset < (await log.extent(partition)).start:  # retention may just have moved the start
-            raise _Deleted from None
-        return None
+async def _is_before(log: Log, partition: int, offset: int) -> bool:
+    """Return whether the log begins after an offset; retention may just have moved its start."""
+    return offset < (await log.extent(partition)).start

@@ -68,7 +68,6 @@ class TurnstileApp(faust.App):
     """A Faust app that acquires partitions and reads one topic.
 
     Args:
-        config: the settings, with the address of Kafka.
         name: the consumer group.
         topic: the topic to read.
         at_once: the largest number of records to take from one fetch.

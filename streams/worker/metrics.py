@@ -80,9 +80,6 @@ class Metrics:
         """Count a batch whose outcome is in Redis.
 
         Args:
-            partition: of the batch.
-            records: of the batch.
-            outputs: of the records.
             seconds: that the write to Redis took.
         """
         self._commit.observe(_rounded_up(seconds))

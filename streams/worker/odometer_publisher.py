@@ -88,8 +88,6 @@ class OdometerPublisher:
         """Prepare; nothing is sent yet.
 
         Args:
-            partition: the number of the partition.
-            producer: sends the records.
             is_held: returns whether this worker still owns the partition.
             is_in_log: returns whether the log contains a record at an offset, of an origin.
         """

@@ -53,12 +53,8 @@ class Log(Protocol):
     async def extent(self, partition: int) -> Extent:
         """Return the offsets at which the log begins and ends now."""
 
-    async def record(self, partition: int, offset: int) -> StoredRecord:
-        """Return the record at an offset.
-
-        Raises:
-            NoRecord: the log has no record at this offset.
-        """
+    async def record(self, partition: int, offset: int) -> StoredRecord | None:
+        """Return the record at an offset; None if there is none."""
 
     async def missing(self, partition: int, first: int, end: int) -> Missing:
         """Return what the log holds at the offsets first to end - 1."""

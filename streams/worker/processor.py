@@ -240,11 +240,12 @@ class Processor:
             async with self._world.read_log() as log:
                 # A deposed leader may still serve the log as it was.
                 shown = await log.record(self.writer.partition, waiting.offset)
-                if shown.leader_epoch != waiting.leader_epoch:
+                if shown is None or shown.leader_epoch != waiting.leader_epoch:
                     self._end(
                         Ending.OTHER_LEADER_EPOCH,
                         f"the record at offset {waiting.offset} was delivered with leader epoch "
-                        f"{waiting.leader_epoch}, and the log has {shown.leader_epoch}",
+                        f"{waiting.leader_epoch}, and the log has "
+                        f"{shown.leader_epoch if shown else 'no record there'}",
                     )
                 suspension = await rewritten(chain, self._leader_epoch, log, self.suspensions)
             if suspension:

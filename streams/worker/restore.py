@@ -42,10 +42,7 @@ async def find_snapshot(
     """Return the snapshot that has to replace the state in Redis; None to continue from there.
 
     Args:
-        world: the ports of the worker.
         next_offset: where Redis continues; 0 if it has nothing that can be used.
-        log: to read in.
-        suspensions: of the partition.
 
     Raises:
         PartitionSuspended: the log does not continue the last snapshot, or that one cannot be used

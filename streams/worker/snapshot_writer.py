@@ -65,9 +65,6 @@ class SnapshotWriter:
         """Prepare; nothing is written yet.
 
         Args:
-            owner: of the partition.
-            merger: of the partition.
-            topic: receives the snapshots.
             every: seconds from one snapshot to the next; 0: none is written.
         """
         self.reached: int | None = None

@@ -16,7 +16,6 @@ from enum import StrEnum
 from streams.kafka.results import (
     Extent,
     Missing,
-    NoRecord,
     NotSent,
     Origin,
     Sent,
@@ -200,14 +199,13 @@ class MemoryClient:
         log = self.broker.norms(partition)
         return Extent(log.start, log.end)
 
-    async def record(self, partition: int, offset: int) -> StoredRecord:
-        """Return one record."""
+    async def record(self, partition: int, offset: int) -> StoredRecord | None:
+        """Return one record; None without one."""
         await self.before(Effect.READ)
         log = self.broker.norms(partition)
-        try:
-            return StoredRecord(log.records[offset][1], log.leader_epochs[offset])
-        except KeyError:
-            raise NoRecord(f"partition {partition} has no record {offset}") from None
+        if offset not in log.records:
+            return None
+        return StoredRecord(log.records[offset][1], log.leader_epochs[offset])
 
     async def missing(self, partition: int, first: int, end: int) -> Missing:
         """Return what the log contains at the offsets first to end - 1."""

@@ -62,7 +62,7 @@ def leader_epochs_not_compared() -> Patches:
     async def rewritten(chain: HashChain, leader_epoch: int, log: Any, stops: Any) -> Any:
         async def record(partition: int, offset: int) -> Any:
             found = await log.record(partition, offset)
-            return found._replace(leader_epoch=leader_epoch)
+            return found and found._replace(leader_epoch=leader_epoch)
 
         lenient = SimpleNamespace(record=record, extent=log.extent)
         return await real(chain, leader_epoch, lenient, stops)
