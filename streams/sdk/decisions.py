@@ -92,7 +92,7 @@ class ChargePart(NamedTuple):
     digest: bytes
     norms: NDArray[np.float64]
 
-    def decided(self, answer: Decision | RosterDecision) -> StepDecision:
+    def decided(self, answer: Decision | RosterDecision) -> DecisionArrays:
         """Return the decision about these users, in their order.
 
         Raises:
@@ -104,14 +104,10 @@ class ChargePart(NamedTuple):
             arrays = DecisionArrays.of(answer)
         except ValueError as error:
             raise not_of_a_worker(answer.partition, str(error)) from error
-        norms, admitted, clipped = self.norms, arrays.admitted, arrays.clipped
-        granted = np.where(admitted, norms, 0.0)
-        if len(clipped):
-            lower = arrays.granted
-            if not np.all(admitted[clipped] & (lower >= 0) & (lower <= norms[clipped])):
-                raise not_of_a_worker(answer.partition, "grants what was not asked for")
-            granted[clipped] = lower
-        return StepDecision(answer.step, admitted, granted, arrays.exhausted, arrays.reasons)
+        clipped, lower = arrays.clipped, arrays.granted
+        if not np.all(arrays.admitted[clipped] & (lower >= 0) & (lower <= self.norms[clipped])):
+            raise not_of_a_worker(answer.partition, "grants what was not asked for")
+        return arrays
 
 
 Witnessed: TypeAlias = Decision | RosterDecision | Halted

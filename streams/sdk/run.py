@@ -18,7 +18,7 @@ from streams.records.users import UserIds
 from streams.sdk.arguments import UsersLike, charged_by_norms, read_mechanism, read_norms
 from streams.sdk.attempt import Ahead, AskedStep, Attempt, Call, StepState
 from streams.sdk.connection import Connection
-from streams.sdk.decisions import StepDecision
+from streams.sdk.decisions import DecisionArrays, StepDecision
 from streams.sdk.errors import InvalidRequest, invalid_requests
 from streams.sdk.roster import Roster, enrol
 from streams.sdk.step_layout import LastLayout, lay_out
@@ -285,7 +285,7 @@ class Run:
         mechanism: Any,
         clip_norm: float | None,
         reserve: float = 0.0,
-    ) -> AskedStep[StepDecision, StepDecision]:
+    ) -> AskedStep[DecisionArrays, StepDecision]:
         if not 0.0 <= reserve < 1.0:
             raise InvalidRequest(f"reserve is {quoted(reserve)}; it must be at least 0 and below 1")
         layout, step = self._layouts.of(users), self.step
@@ -293,7 +293,7 @@ class Run:
         chosen = read_mechanism(noise_stddev, mechanism, clip_norm)
         name, scale = charged_by_norms(chosen, clip_norm, self._policies)
         parts = layout.parts(self._empty_charge(name, scale, limit, reserve), values)
-        return AskedStep(parts, lambda decisions: layout.put_together(step, decisions))
+        return AskedStep(parts, lambda decisions: layout.put_together(step, parts, decisions))
 
     def _empty_charge(
         self,

@@ -43,7 +43,7 @@ from streams.records.digests import charge_digest
 from streams.records.packing import pack_norms
 from streams.records.users import UserIds, normal_form
 from streams.sdk.arguments import check_strings, elements_of, read_users
-from streams.sdk.decisions import ChargePart, StepDecision
+from streams.sdk.decisions import ChargePart, DecisionArrays, StepDecision
 from streams.sdk.errors import InvalidRequest, invalid_requests
 
 MIN_KEY_BYTES: Final = 16
@@ -223,17 +223,19 @@ class Layout:
             parts[partition] = ChargePart(record, charge_digest(full, names=encoded), mine)
         return parts
 
-    def put_together(self, step: int, decisions: Mapping[int, StepDecision]) -> StepDecision:
+    def put_together(
+        self, step: int, parts: Mapping[int, ChargePart], decisions: Mapping[int, DecisionArrays]
+    ) -> StepDecision:
         """Return the decision over all partitions, in the order of the users given."""
         count = len(self.ids)
-        granted = np.zeros(count)
+        granted, reasons = np.zeros(count), np.zeros(count, dtype=np.uint8)
         admitted, exhausted = np.zeros((2, count), dtype=np.bool_)
-        reasons = np.zeros(count, dtype=np.uint8)
         for partition, decision in decisions.items():
             mine = self.positions[partition]
-            admitted[mine] = decision.admitted
-            granted[mine] = decision.granted
-            exhausted[mine] = decision.exhausted
+            admitted[mine], exhausted[mine] = decision.admitted, decision.exhausted
+            # Not from the caller's norms, which may have been changed since.
+            granted[mine] = np.where(decision.admitted, parts[partition].norms, 0.0)
+            granted[mine[decision.clipped]] = decision.granted
             reasons[mine] = decision.reasons
         return StepDecision(step, admitted, granted, exhausted, reasons)
 

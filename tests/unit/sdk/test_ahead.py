@@ -36,6 +36,14 @@ def test_decision_equals_that_of_charge() -> None:
     assert not decided[0][-1].admitted.all()
 
 
+def test_granted_norms_are_those_that_were_sent() -> None:
+    _, run = opened()
+    users, norms = np.array(USERS, dtype=object), np.array(NORMS)
+    sent = run.charge_ahead(users, norms, noise_stddev=4.0)
+    norms *= 2.0  # the caller's array is used for the next step
+    assert sent.decision().granted.tolist() == list(NORMS)
+
+
 def test_run_accepts_no_other_call_until_the_decision() -> None:
     service, run = opened()
     sent = ahead(run)
