@@ -15,7 +15,7 @@ another one under the log of the service.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
 from streams.kafka.results import Extent
@@ -24,7 +24,7 @@ from streams.records.digests import HashChain, genesis
 from streams.replay.archive import Archive, ArchivedRecord, BrokenLog, CannotMove
 from streams.replay.file import FileArchive
 
-Append: TypeAlias = Callable[[int, Iterator[ArchivedRecord]], None]
+Append: TypeAlias = Callable[[int, Iterable[ArchivedRecord]], None]
 """Appends records with their times to a partition, and waits until the broker has them."""
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
@@ -187,17 +187,17 @@ def stored(
     return ArchivedRecord(record.offset, *content, written, signed, unsigned)
 
 
-def append(config: Config, partition: int, records: Iterator[ArchivedRecord]) -> None:
+def append(config: Config, partition: int, records: Iterable[ArchivedRecord]) -> None:
     """Append records with their times to norms, and wait until the broker has them.
 
     Raises:
         UnreadableService: it does not.
     """
-    topic = config.topic(NORMS)
+    topic, rest = config.topic(NORMS), iter(records)
     try:
         with closing(new_producer(config)) as producer:
             send = partial(producer.send, topic, partition=partition)
-            while some := list(islice(records, _RECORDS_AT_ONCE)):
+            while some := list(islice(rest, _RECORDS_AT_ONCE)):
                 sent = [send(value=r.value, timestamp_ms=int(1e3 * r.written)) for r in some]
                 for future in sent:
                     future.get(config.timeout)

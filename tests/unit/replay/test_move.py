@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Service:
         self.archive = Archived(partitions, **options)
         self.fails_after = 10_000
 
-    def append(self, partition: int, records: Iterator[ArchivedRecord]) -> None:
+    def append(self, partition: int, records: Iterable[ArchivedRecord]) -> None:
         for record in records:
             if self.fails_after == 0:
                 raise UnreadableService("gone")
