@@ -296,6 +296,7 @@ ADVICE: dict[Reason, str] = {
     Reason.UNSUPPORTED_VERSION: "the worker is older than this SDK: upgrade the workers first",
     Reason.MALFORMED: _OTHER_VERSION,
     Reason.LOG_RETIRED: "use the prefix of the log that continues this one",
+    Reason.LOG_CHANGED: _OTHER_VERSION,
     Reason.INVALID_POLICY: "change the arguments of create_dataset",
     Reason.INVALID_ACCESS: (
         "give at least one key the right to manage the dataset, and make keys with "

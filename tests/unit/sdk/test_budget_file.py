@@ -34,6 +34,7 @@ from streams.ledger.partition_errors import CannotVerify, PartitionError
 from streams.records.signatures import NoVerifier
 from streams.sdk import budget_file
 from streams.sdk.budget_file import BudgetFile
+from streams.sdk.errors import FILE_ADVICE
 from tests.audit.budget_file import audit_file
 from tests.examples import examples
 from tests.unit.sdk import files
@@ -458,6 +459,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], FileProblem]] = {
     "a read-only file": (lambda path: path.chmod(0o400), FileProblem.READ_ONLY),
     "a folder": (replaced_by_folder, FileProblem.UNREADABLE),
 }
+
+
+@pytest.mark.parametrize("problem", FileProblem)
+def test_every_problem_of_a_file_is_named_with_a_remedy(problem: FileProblem) -> None:
+    assert problem in FILE_ADVICE
+    assert str(UnusableFile("budgets.db", problem)).startswith("budgets.db ")
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
