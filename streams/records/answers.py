@@ -25,18 +25,24 @@ from streams.records.fields import (
 from streams.records.requests import Holder, Policy, Request
 
 
-class DatasetCreated(Record, frozen=True, tag="dataset-created"):
-    """The partition holds the dataset under exactly this policy."""
+class _OfLog(Record, frozen=True):
+    """The base of the answers to requests that name no dataset of their own."""
 
     request: Token
     partition: int
     offset: int
-    policy: Policy
-    """The policy that the partition holds."""
 
 
-class RunOpened(OfRun, frozen=True, tag="run-opened"):
-    """The partition charges the run under this attempt."""
+class _AboutDataset(OfDataset, frozen=True):
+    """The base of the answers to requests about a dataset."""
+
+    request: Token
+    partition: int
+    offset: int
+
+
+class _AboutRun(OfRun, frozen=True):
+    """The base of the answers about the progress of a run."""
 
     attempt: int
     request: Token
@@ -44,6 +50,29 @@ class RunOpened(OfRun, frozen=True, tag="run-opened"):
     offset: int
     last_step: int
     """The last step decided in the partition; -1 before the first."""
+
+
+class _AboutStep(OfRun, frozen=True):
+    """The base of the answers about a step."""
+
+    attempt: int
+    step: int
+    """The decided step."""
+    partition: int
+    offset: int
+    """The offset of the charge that was applied."""
+
+
+class DatasetCreated(_OfLog, frozen=True, tag="dataset-created"):
+    """The partition holds the dataset under exactly this policy."""
+
+    policy: Policy
+    """The policy that the partition holds."""
+
+
+class RunOpened(_AboutRun, frozen=True, tag="run-opened"):
+    """The partition charges the run under this attempt."""
+
     policy: Policy
     """The policy that the partition holds."""
     outer: list[Policy] | UnsetType = UNSET
@@ -53,31 +82,17 @@ class RunOpened(OfRun, frozen=True, tag="run-opened"):
     """The run's minimum separation. Absent without one."""
 
 
-class RunClosed(OfRun, frozen=True, tag="run-closed"):
+class RunClosed(_AboutRun, frozen=True, tag="run-closed"):
     """The partition charges the run no more."""
 
-    attempt: int
-    request: Token
-    partition: int
-    offset: int
-    last_step: int
-    """The last step decided in the partition; -1 before the first."""
 
-
-class DatasetWithdrawn(OfDataset, frozen=True, tag="dataset-withdrawn"):
+class DatasetWithdrawn(_AboutDataset, frozen=True, tag="dataset-withdrawn"):
     """The partition does not hold the dataset."""
 
-    request: Token
-    partition: int
-    offset: int
 
-
-class DatasetClosed(OfDataset, frozen=True, tag="dataset-closed"):
+class DatasetClosed(_AboutDataset, frozen=True, tag="dataset-closed"):
     """The partition charges neither the dataset nor those nested in it; their accounts stay."""
 
-    request: Token
-    partition: int
-    offset: int
     datasets: list[Name]
     """The dataset and those nested in it, sorted. All of them are closed."""
 
@@ -136,18 +151,12 @@ def halt_reason(byte: int) -> str:
     return HALT_REASONS[byte].name if byte in HALT_REASONS else BUDGET
 
 
-class Decision(OfRun, frozen=True, tag="decision"):
+class Decision(_AboutStep, frozen=True, tag="decision"):
     """The users admitted to one step and those halted, in one partition.
 
     Positions are those of the users in the charge. Bit sets begin with the least significant bit.
     """
 
-    attempt: int
-    step: int
-    """The decided step."""
-    partition: int
-    offset: int
-    """The offset of the charge that was applied."""
     digest: bytes
     """The first 16 bytes of SHA-256 of the charge without its attempt, however it was encoded."""
     users: int
@@ -171,18 +180,12 @@ class Decision(OfRun, frozen=True, tag="decision"):
     """Packed little-endian float64: the granted norms of the clipped positions."""
 
 
-class Enrolled(OfRun, frozen=True, tag="enrolled"):
+class Enrolled(_AboutRun, frozen=True, tag="enrolled"):
     """A run's roster in one partition after its last step, with the members enrolled since.
 
     Positions are a zero byte and little-endian uint32 numbers, or a byte 1 and a bit set.
     """
 
-    attempt: int
-    request: Token
-    partition: int
-    offset: int
-    last_step: int
-    """The last step decided in the partition; -1 before the first."""
     members: int
     """The number of members in the partition."""
     digests: bytes
@@ -209,19 +212,13 @@ class Enrolled(OfRun, frozen=True, tag="enrolled"):
     """The positions of erased members. Absent without any."""
 
 
-class RosterDecision(OfRun, frozen=True, tag="roster-decision"):
+class RosterDecision(_AboutStep, frozen=True, tag="roster-decision"):
     """The changes that a step of a roster makes to its members' admission, in one partition.
 
     Positions are a zero byte and little-endian uint32 numbers, or a byte 1 and a bit set, whichever
     is shorter.
     """
 
-    attempt: int
-    step: int
-    """The decided step."""
-    partition: int
-    offset: int
-    """The offset of the charge that was applied."""
     digest: bytes
     """The first 16 bytes of SHA-256 of the charge's content without its attempt, with the digest of
     the cost table in place of its units."""
@@ -240,15 +237,9 @@ class RosterDecision(OfRun, frozen=True, tag="roster-decision"):
     """The levels granted at the positions in ``regranted``, one byte each."""
 
 
-class Halted(OfRun, frozen=True, tag="halted"):
+class Halted(_AboutStep, frozen=True, tag="halted"):
     """HALT events of a roster step: the ids of members who are no longer admitted."""
 
-    attempt: int
-    step: int
-    """The step to which these users are not admitted."""
-    partition: int
-    offset: int
-    """The offset of the charge that was applied."""
     part: int
     """The number of this part of the step's HALT events, from 0."""
     parts: int
@@ -263,12 +254,9 @@ class Halted(OfRun, frozen=True, tag="halted"):
     """The datasets whose budgets count, as in a decision."""
 
 
-class Erased(Record, frozen=True, tag="erased"):
+class Erased(_OfLog, frozen=True, tag="erased"):
     """The user's partition has replaced the id by a keyed hash."""
 
-    request: Token
-    partition: int
-    offset: int
     datasets: list[Name]
     """The datasets in which the user is erased, sorted; none if the user was never charged or
     enrolled."""
@@ -277,22 +265,16 @@ class Erased(Record, frozen=True, tag="erased"):
     may not manage all, sorted. If the user is in one of them, nothing has changed there."""
 
 
-class AccessSet(OfDataset, frozen=True, tag="access-set"):
+class AccessSet(_AboutDataset, frozen=True, tag="access-set"):
     """The partition has the requested access list."""
 
-    request: Token
-    partition: int
-    offset: int
     number: int
     """The number of the change."""
 
 
-class LogRetired(Record, frozen=True, tag="log-retired"):
+class LogRetired(_OfLog, frozen=True, tag="log-retired"):
     """The partition has ended, and another log continues its state."""
 
-    request: Token
-    partition: int
-    offset: int
     successor: LogId
     """The id of the topic ``norms`` of the log that continues the state."""
 
