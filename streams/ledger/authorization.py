@@ -131,20 +131,12 @@ class Authorization:
         return True
 
     def check_creation(self, request: CreateDataset, sender: Sender | None) -> None:
-        """Check that the sender may nest a dataset in its parents, or create a share.
-
-        Raises:
-            Rejection: NOT_ALLOWED.
-        """
+        """Check that the sender may nest a dataset, or create a share (NOT_ALLOWED)."""
         for name in _above(request.policy):
             self._check_right(name, "manage", sender)
 
     def check_list(self, request: CreateDataset) -> None:
-        """Check the access list with which a dataset is to begin, if there is one.
-
-        Raises:
-            Rejection: INVALID_ACCESS.
-        """
+        """Check the access list with which a dataset is to begin, if any (INVALID_ACCESS)."""
         policy = request.policy
         if (policy.allow is UNSET) != (request.log is UNSET):
             detail = "an access list and the id of the log that signatures are for belong together"
@@ -162,11 +154,7 @@ class Authorization:
             raise Rejection(Reason.INVALID_ACCESS, detail)
 
     def check_log(self, request: CreateDataset) -> None:
-        """Check that the signatures of a dataset that exists are for the client's log.
-
-        Raises:
-            Rejection: NOT_ALLOWED.
-        """
+        """Check that an existing dataset's signatures are for the client's log (NOT_ALLOWED)."""
         access = self._lists.get(request.address)
         if request.log is not UNSET and access is not None and access.log != request.log:
             detail = (
@@ -191,10 +179,9 @@ class Authorization:
             del self._lists[address]
 
     def set_access(self, request: SetAccess, sender: Sender | None) -> None:
-        """Replace the access list of a dataset that exists by one that ``check_access`` accepts.
+        """Replace a dataset's access list by one that ``check_access`` accepts.
 
-        Raises:
-            Rejection: NOT_ALLOWED or SUPERSEDED.
+        Rejected with NOT_ALLOWED or SUPERSEDED.
         """
         access, own = self.of(request.dataset), self._lists.get(request.address)
         asked = Access(request.log, request.number, request.allow)

@@ -94,9 +94,8 @@ def create_dataset(
     check_policy(policy)
     state.authorization.check_list(request)
     outer = _policies_around(state, policy)
-    whole = _policy_shared(state, policy)
+    whole = None if policy.share_of is UNSET else state.policies.get((policy.share_of,))
     check_ancestors(policy, outer)
-    above = whole or outer
     if policy.partitions != state.partitions:
         if not state.layout:
             raise LayoutMismatch(policy.partitions, state.partitions)
@@ -105,9 +104,8 @@ def create_dataset(
     stored = state.policies.get(request.address)
     if stored is None:
         named = [policy.share_of] if policy.share_of is not UNSET else policy.parents or []
-        if missing := [name for name in named if (name,) not in state.policies]:
-            detail = f"dataset {missing[0]!r} does not exist: create it first"
-            raise Rejection(Reason.UNKNOWN_DATASET, detail)
+        for name in named:
+            budgets_of(state, name)
         state.authorization.check_creation(request, sender)
         for name in named:
             check_open(state, name)
@@ -117,7 +115,7 @@ def create_dataset(
             raise Rejection(Reason.TOO_LARGE, detail)
         _check_shares(state, policy, whole)
         _check_families(state, policy)
-        stored = policy_to_store(policy, above)
+        stored = policy_to_store(policy, outer if whole is None else [whole])
         if not state.layout:  # the first dataset binds P of the log
             state.layout[()] = stored.partitions
         state.policies[request.address] = stored
@@ -138,14 +136,15 @@ def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> Da
     accounts = state.datasets.get(name)
     if accounts is not None:
         check_open(state, name)
+        use = None
         if name in state.runs.datasets or len(accounts):
-            detail = f"dataset {name!r} cannot be withdrawn: a run of it has been opened"
-            raise Rejection(Reason.DATASET_IN_USE, detail)
-        if state.policies.shares_of(name):
-            detail = f"dataset {name!r} cannot be withdrawn: another dataset has a share of it"
-            raise Rejection(Reason.DATASET_IN_USE, detail)
-        if state.policies.has_nested(name):
-            detail = f"dataset {name!r} cannot be withdrawn: another dataset is nested in it"
+            use = "a run of it has been opened"
+        elif state.policies.shares_of(name):
+            use = "another dataset has a share of it"
+        elif state.policies.has_nested(name):
+            use = "another dataset is nested in it"
+        if use is not None:
+            detail = f"dataset {name!r} cannot be withdrawn: {use}"
             raise Rejection(Reason.DATASET_IN_USE, detail)
         del state.policies[request.address]
         state.authorization.withdrawn(request.address)
@@ -155,7 +154,10 @@ def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> Da
 def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetClosed:
     """Close a dataset, the datasets nested in it and all their runs permanently."""
     budgets_of(state, request.dataset)
-    _check_shares_closed(state, request.dataset)
+    shares = state.policies.shares_of(request.dataset)
+    if still_open := [share for share in shares if (share,) not in state.closed]:
+        detail = f"dataset {request.dataset!r} has shares that are open: close {still_open} first"
+        raise Rejection(Reason.DATASET_SHARED, detail)
     datasets = state.policies.with_nested(request.dataset)
     end_runs(state, datasets)
     for name in datasets:
@@ -210,38 +212,29 @@ def end_runs(state: State, datasets: Collection[str] | None = None) -> None:
 def set_access(state: State, place: Place, request: SetAccess, sender: Sender | None) -> AccessSet:
     """Replace the access list of a dataset."""
     check_access(request.allow)
-    if request.address not in state.policies:
-        detail = f"dataset {request.dataset!r} does not exist: create it first"
-        raise Rejection(Reason.UNKNOWN_DATASET, detail)
+    budgets_of(state, request.dataset)
     state.authorization.set_access(request, sender)
     return answer(AccessSet, request, place, number=request.number)
 
 
-def _policy_shared(state: State, policy: Policy) -> list[Policy]:
-    """Return the policy of the dataset whose budget a new one shares, or nothing."""
-    whole = None if policy.share_of is UNSET else state.policies.get((policy.share_of,))
-    return [] if whole is None else [whole]
+def _check_shares(state: State, policy: Policy, whole: Policy | None) -> None:
+    """Check that a new share fits into the divided budget, which only shares charge.
 
-
-def _check_shares(state: State, policy: Policy, whole: list[Policy]) -> None:
-    """Check that a new share fits into the divided budget, and that only shares charge that budget.
-
-    Raises:
-        Rejection: INVALID_POLICY or DATASET_SHARED.
+    Rejected with INVALID_POLICY or DATASET_SHARED.
     """
     for parent in policy.parents or ():
         if shares := state.policies.shares_of(parent):
             detail = f"dataset {parent!r} is charged through its shares {shares}: name one of them"
             raise Rejection(Reason.DATASET_SHARED, detail)
-    for shared in whole:
-        name = shared.dataset
+    if whole is not None:
+        name = whole.dataset
         if name in state.runs.datasets or state.policies.has_nested(name):
             detail = (
                 f"dataset {name!r} has been charged itself, so it cannot be divided into shares"
             )
             raise Rejection(Reason.INVALID_POLICY, detail)
         names = state.policies.shares_of(name)
-        check_share(policy, shared, [state.policies[share,] for share in names])
+        check_share(policy, whole, [state.policies[share,] for share in names])
 
 
 def _check_families(state: State, policy: Policy) -> None:
@@ -264,18 +257,6 @@ def _check_families(state: State, policy: Policy) -> None:
             "dataset cannot be nested in both: create it before the first run"
         )
         raise Rejection(Reason.INVALID_POLICY, detail)
-
-
-def _check_shares_closed(state: State, dataset: str) -> None:
-    """Check that all shares of a dataset's budget are closed before the dataset is.
-
-    Raises:
-        Rejection: DATASET_SHARED.
-    """
-    shares = state.policies.shares_of(dataset)
-    if still_open := [share for share in shares if (share,) not in state.closed]:
-        detail = f"dataset {dataset!r} has shares that are open: close {still_open} first"
-        raise Rejection(Reason.DATASET_SHARED, detail)
 
 
 def _end_run(state: State, address: Address, run: RunState) -> None:
