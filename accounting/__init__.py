@@ -16,22 +16,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from accounting.conversions import (
+from accounting.conversions.gdp import gdp_budget, gdp_to_delta, gdp_to_epsilon
+from accounting.conversions.renyi import (
     CandidateOrders,
-    Risk,
     candidate_orders,
-    curve_risk,
-    gdp_budget,
-    gdp_risk,
-    gdp_to_delta,
-    gdp_to_epsilon,
     renyi_budgets,
     renyi_to_delta,
     renyi_to_epsilon,
-    zcdp_budget,
-    zcdp_to_delta,
-    zcdp_to_epsilon,
 )
+from accounting.conversions.risk import Risk, curve_risk, gdp_risk
+from accounting.conversions.zcdp import zcdp_budget, zcdp_to_delta, zcdp_to_epsilon
 from accounting.costs.banded import banded_step, banded_steps
 from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
 from accounting.costs.dp_events import mechanism_from
@@ -46,7 +40,6 @@ from accounting.costs.mechanisms import (
 from accounting.costs.norm_levels import MAX_LEVELS, checked_cost_table, levels_of, norms_of
 from accounting.costs.power_cost import noise_for_norm_budget
 from accounting.costs.pure import pure_to_gdp
-from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.costs.step_shape import StepShape
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.units import (
@@ -143,7 +136,6 @@ __all__ = [
     "noise_for_epsilon",
     "noise_for_norm_budget",
     "norms_of",
-    "poisson_gaussian_divergence",
     "pure_to_gdp",
     "release_mean",
     "release_quantiles",

@@ -35,18 +35,10 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from accounting.conversions import (
-    Risk,
-    curve_risk,
-    gdp_budget,
-    gdp_risk,
-    gdp_to_epsilon,
-    renyi_budgets,
-    renyi_to_epsilon,
-    zcdp_budget,
-    zcdp_to_epsilon,
-)
-from accounting.conversions.risk import curve_deltas
+from accounting.conversions.gdp import gdp_budget, gdp_to_epsilon
+from accounting.conversions.renyi import renyi_budgets, renyi_to_epsilon
+from accounting.conversions.risk import Risk, curve_deltas, curve_risk, gdp_risk
+from accounting.conversions.zcdp import zcdp_budget, zcdp_to_epsilon
 from accounting.costs.costs import renyi_table_units, renyi_units
 from accounting.costs.mechanisms import (
     Gaussian,

@@ -11,33 +11,3 @@ Verified with 40 to 80 digits, for delta down to 1e-300, mu from 1e-6 to 1e3 and
 epsilon is the least one for a delta smaller by as much. Results are monotone in every argument,
 between arguments that are 1e-9 apart, and to within 1e-13 between any.
 """
-
-from __future__ import annotations
-
-from accounting.conversions.gdp import gdp_budget, gdp_to_delta, gdp_to_epsilon
-from accounting.conversions.renyi import (
-    CandidateOrders,
-    candidate_orders,
-    renyi_budgets,
-    renyi_to_delta,
-    renyi_to_epsilon,
-)
-from accounting.conversions.risk import Risk, curve_risk, gdp_risk
-from accounting.conversions.zcdp import zcdp_budget, zcdp_to_delta, zcdp_to_epsilon
-
-__all__ = [
-    "CandidateOrders",
-    "Risk",
-    "candidate_orders",
-    "curve_risk",
-    "gdp_budget",
-    "gdp_risk",
-    "gdp_to_delta",
-    "gdp_to_epsilon",
-    "renyi_budgets",
-    "renyi_to_delta",
-    "renyi_to_epsilon",
-    "zcdp_budget",
-    "zcdp_to_delta",
-    "zcdp_to_epsilon",
-]

@@ -73,19 +73,19 @@ def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike
     `PoissonRecords`, whose norms are those of one record, it is the larger of both directions of
     `records_divergence`.
     """
-    alphas = renyi_orders("orders", orders)
+    alphas, vector = renyi_orders("orders", orders), norm_vector("norms", norms)
     mechanism = simplified(mechanism)
     if isinstance(mechanism, PoissonGaussian):
-        return poisson_gaussian_divergence(mechanism, norms, alphas)
+        return poisson_gaussian_divergence(mechanism, vector, alphas)
     if isinstance(mechanism, PoissonRecords):
-        removed = records_divergence(mechanism, norms, alphas, "remove")
-        return np.maximum(removed, records_divergence(mechanism, norms, alphas, "add"))
-    rho = zcdp_cost(mechanism, norms)
+        removed = records_divergence(mechanism, vector, alphas, "remove")
+        return np.maximum(removed, records_divergence(mechanism, vector, alphas, "add"))
+    rho = zcdp_cost(mechanism, vector)
     costs = np.empty((rho.size, alphas.size))
     for column, order in enumerate(alphas.tolist()):
         costs[:, column] = product_up(order, rho)
     if isinstance(mechanism, Laplace | PureDP):
-        exact = renyi_of_pure(mechanism, norm_vector("norms", norms), alphas)
+        exact = renyi_of_pure(mechanism, vector, alphas)
         np.minimum(costs, exact, out=costs)
     return costs
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias
 
 from accounting.exact.argument_checks import positive_finite, sampling_probability, whole_number
 from accounting.exact.invalid_input import InvalidInput
@@ -18,7 +18,6 @@ from accounting.exact.rounding import DOWN, float_toward
 
 # The direction in which two neighbours differ: the user is removed from the data, or added.
 Direction: TypeAlias = Literal["remove", "add"]
-DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
 SMALLEST_RATE: Final = 1e-290  # its inverse is far from the largest float64
 MAX_RECORDS: Final = 1000
 

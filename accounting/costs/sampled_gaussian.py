@@ -25,11 +25,9 @@ import math
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from accounting.costs.mechanisms import PoissonGaussian
-from accounting.exact.argument_checks import FloatArray, norm_vector, renyi_orders
-from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.argument_checks import FloatArray
 
 # Ratios and rates are raised to the first (their squares must not underflow); the integrand is
 # not evaluated where v exceeds the second, or at more nodes than the third.
@@ -58,9 +56,7 @@ class Windows(NamedTuple):
 
 
 def poisson_gaussian_divergence(
-    mechanism: PoissonGaussian,
-    norms: npt.ArrayLike,
-    orders: npt.ArrayLike,
+    mechanism: PoissonGaussian, norms: FloatArray, orders: FloatArray
 ) -> FloatArray:
     """Return the Rényi divergence of each user at each order, in nats, rounded up.
 
@@ -75,26 +71,23 @@ def poisson_gaussian_divergence(
     rate, or ratio of norm to noise, below 2**-200 is rounded up to that).
 
     Args:
-        mechanism: the step.
+        mechanism: the step, at a sampling rate below 1.
         norms: shape (n,), L2, finite, >= 0.
         orders: shape (k,), > 1, at most 2**40.
 
     Returns:
         Shape (n, k).
     """
-    if not isinstance(mechanism, PoissonGaussian):
-        raise InvalidInput("mechanism", mechanism, "PoissonGaussian")
-    alphas = renyi_orders("orders", orders)
-    distinct, position = np.unique(norm_vector("norms", norms), return_inverse=True)
-    table = np.zeros((distinct.size, alphas.size))
+    distinct, position = np.unique(norms, return_inverse=True)
+    table = np.zeros((distinct.size, orders.size))
     if mechanism.sampling_rate > 0.0:
         rate = max(mechanism.sampling_rate, SMALLEST)
-        rows = max(1, _PAIRS // alphas.size)
+        rows = max(1, _PAIRS // orders.size)
         for start in range(int(np.searchsorted(distinct, 0.0, side="right")), distinct.size, rows):
             block = slice(start, start + rows)
             with np.errstate(over="ignore", under="ignore"):
                 ratios = np.maximum(distinct[block] / mechanism.noise_stddev, SMALLEST)
-            ratio, order = np.broadcast_arrays(ratios[:, np.newaxis], alphas)
+            ratio, order = np.broadcast_arrays(ratios[:, np.newaxis], orders)
             pairs = _divergence(ratio.ravel(), order.ravel(), rate)
             table[block] = pairs.reshape(ratio.shape)
     return table[position]
@@ -105,8 +98,6 @@ def _divergence(mu: FloatArray, order: FloatArray, rate: float) -> FloatArray:
     # A ratio near the largest float64 overflows; the bound then covers it.
     with np.errstate(all="ignore"):
         bound = _minkowski_bound(mu, order, rate)
-        if rate == 1.0:  # the inequality is an equality at rate 1
-            return bound
         windows = _windows(mu, order)
         # As mu grows, each condition fails once and stays false, so the result is monotone across
         # it.

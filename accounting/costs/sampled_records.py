@@ -35,9 +35,8 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from accounting.costs.mechanisms import DIRECTIONS, Direction, PoissonRecords
+from accounting.costs.mechanisms import Direction, PoissonRecords
 from accounting.costs.sampled_gaussian import (
     REACH,
     ROUNDING,
@@ -47,8 +46,7 @@ from accounting.costs.sampled_gaussian import (
     equal_nodes,
     scaled_remainder,
 )
-from accounting.exact.argument_checks import FloatArray, norm_vector, renyi_orders
-from accounting.exact.invalid_input import InvalidInput
+from accounting.exact.argument_checks import FloatArray
 
 _MOST_NODES: Final = 2**17
 _FAR_MODE: Final = 24.0  # beyond it, e^{-mode^2 / 2} outweighs all other factors
@@ -62,10 +60,7 @@ _PLACES: Final = 256  # neighbouring places that share their terms
 
 
 def records_divergence(
-    mechanism: PoissonRecords,
-    norms: npt.ArrayLike,
-    orders: npt.ArrayLike,
-    direction: Direction = "remove",
+    mechanism: PoissonRecords, norms: FloatArray, orders: FloatArray, direction: Direction
 ) -> FloatArray:
     """Return the Rényi divergence of each user at each order, in nats, rounded up.
 
@@ -81,20 +76,15 @@ def records_divergence(
     Returns:
         Shape (n, k). Norm 0 and rate 0 cost nothing.
     """
-    if not isinstance(mechanism, PoissonRecords) or mechanism.sampling_rate == 1.0:
-        raise InvalidInput("mechanism", mechanism, "PoissonRecords at a rate below 1")
-    if direction not in DIRECTIONS:
-        raise InvalidInput("direction", direction, f"one of {', '.join(DIRECTIONS)}")
-    alphas = renyi_orders("orders", orders)
-    distinct, position = np.unique(norm_vector("norms", norms), return_inverse=True)
-    table = np.zeros((distinct.size, alphas.size))
+    distinct, position = np.unique(norms, return_inverse=True)
+    table = np.zeros((distinct.size, orders.size))
     if mechanism.sampling_rate > 0.0:
         drawn = mixture(max(mechanism.sampling_rate, SMALLEST), mechanism.records)
         divergence = _remove if direction == "remove" else _add
         for row in np.flatnonzero(distinct).tolist():
             with np.errstate(all="ignore"):
                 ratio = max(float(distinct[row] / mechanism.noise_stddev), SMALLEST)
-                for column, order in enumerate(alphas.tolist()):
+                for column, order in enumerate(orders.tolist()):
                     infinite = not ratio <= _LARGEST_RATIO and direction == "remove"
                     cost = math.inf if infinite else divergence(drawn, ratio, order)
                     table[row, column] = cost

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.conversions import gdp_budget, gdp_to_delta, gdp_to_epsilon
+from accounting.conversions.gdp import gdp_budget, gdp_to_delta, gdp_to_epsilon
 from accounting.costs.mechanisms import (
     SMALLEST_RATE,
     Mechanism,

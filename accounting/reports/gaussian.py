@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.conversions import gdp_to_delta, gdp_to_epsilon
+from accounting.conversions.gdp import gdp_to_delta, gdp_to_epsilon
 from accounting.exact.argument_checks import FloatArray, IntArray
 from accounting.reports.bounds import Bounds, Mechanisms, loss_parameters
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.conversions import renyi_to_delta, renyi_to_epsilon
+from accounting.conversions.renyi import renyi_to_delta, renyi_to_epsilon
 from accounting.costs.costs import renyi_cost
 from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray, renyi_orders
 from accounting.reports.bounds import Bounds, Mechanisms, per_level

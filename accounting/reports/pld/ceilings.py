@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from accounting.exact.argument_checks import FloatArray
-from accounting.reports.pld.losses import SampledGaussian, Steps, StepSource, loss
+from accounting.reports.pld.losses import SampledGaussian, Steps, StepSource
 from accounting.reports.pld.transforms import log_largest_weight
 
 _REACH, _SPACING = 37.5, 0.25  # in standard deviations of the noise
@@ -77,12 +77,12 @@ def _of(source: StepSource) -> FloatArray:
     if source.sampling_rate == 1.0:
         squares = _TILTS * (_TILTS + 1.0) * (0.5 * source.ratio * source.ratio)
         return np.asarray(squares * (1.0 + _ROUNDING))
-    return _cumulants(source.ratio, source.sampling_rate)
+    return _cumulants(source)
 
 
-def _cumulants(ratio: float, rate: float) -> FloatArray:
+def _cumulants(source: SampledGaussian) -> FloatArray:
     """Return upper bounds of log E exp(t L) at the tilts t, shape (tilts,); L the added loss."""
-    x = _PLACES
+    x, ratio = _PLACES, source.ratio
     without, sampled = _between(x), _between(x - ratio)
     exponent = ratio * x[:-1] - 0.5 * ratio * ratio
     width = ratio * np.diff(x)
@@ -95,7 +95,7 @@ def _cumulants(ratio: float, rate: float) -> FloatArray:
     mass = np.zeros(x.size)
     mass[:-1] += without - right
     mass[1:] += right
-    y = np.multiply.outer(_TILTS, -loss(ratio, rate, x))
+    y = np.multiply.outer(_TILTS, -source.loss(x))
     with np.errstate(over="ignore", under="ignore", divide="ignore"):
         risen = np.expm1(np.minimum(y, _LARGE))
         near = risen @ mass + _ROUNDING * (np.abs(risen) @ mass)

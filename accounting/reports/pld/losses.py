@@ -37,37 +37,6 @@ _LARGEST_BOUNDED_STEP, _BOUNDED_PANELS = 2.0, 16
 _LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-def outcome_range(ratio: float, sampling_rate: float, cut: float) -> tuple[float, float]:
-    """Return outcomes beyond each of which each distribution has a mass of about Phi(-cut)."""
-    tail = float(ndtr(-cut)) / sampling_rate
-    shifted = ratio - float(ndtri(tail)) if tail < 0.5 else ratio
-    return -cut, max(cut, shifted)
-
-
-def loss(ratio: float, sampling_rate: float, x: FloatArray) -> FloatArray:
-    """Return the loss of outcomes, in standard deviations of the noise, 0 < sampling_rate <= 1."""
-    exponent = ratio * x - 0.5 * ratio * ratio
-    if sampling_rate == 1.0:
-        return exponent
-    growth = sampling_rate * np.expm1(np.minimum(exponent, 30.0))
-    near = np.log1p(np.maximum(growth, -0.5))
-    far = np.logaddexp(math.log1p(-sampling_rate), math.log(sampling_rate) + exponent)
-    return np.where((growth > -0.5) & (exponent < 30.0), near, far)
-
-
-def outcome(ratio: float, sampling_rate: float, losses: FloatArray) -> FloatArray:
-    """Return the outcomes with these losses; minus infinity if no outcome has so small a loss."""
-    if sampling_rate == 1.0:
-        exponent = losses
-    else:
-        with np.errstate(divide="ignore", over="ignore"):
-            growth = np.expm1(np.minimum(losses, 30.0)) / sampling_rate
-            near = np.log1p(np.maximum(growth, -1.0))
-        rest = np.log1p(-(1.0 - sampling_rate) * np.exp(-np.maximum(losses, 1.0)))
-        exponent = np.where(losses < 30.0, near, losses - math.log(sampling_rate) + rest)
-    return (exponent + 0.5 * ratio * ratio) / ratio
-
-
 @dataclass(frozen=True)
 class SampledGaussian:
     """P = (1-q) N(0, 1) + q N(m, 1) against Q = N(0, 1): `ratio` m, `sampling_rate` q."""
@@ -81,22 +50,40 @@ class SampledGaussian:
         return self.sampling_rate == 1.0
 
     def outcomes(self, cut: float) -> tuple[float, float]:
-        """Return `outcome_range`."""
-        return outcome_range(self.ratio, self.sampling_rate, cut)
+        """Return outcomes beyond each of which each distribution has a mass of about Phi(-cut)."""
+        tail = float(ndtr(-cut)) / self.sampling_rate
+        shifted = self.ratio - float(ndtri(tail)) if tail < 0.5 else self.ratio
+        return -cut, max(cut, shifted)
 
     def loss(self, x: FloatArray) -> FloatArray:
-        """Return the loss of outcomes."""
-        return loss(self.ratio, self.sampling_rate, x)
+        """Return the loss of outcomes, in standard deviations of the noise."""
+        rate, exponent = self.sampling_rate, self.ratio * x - 0.5 * self.ratio * self.ratio
+        if rate == 1.0:
+            return exponent
+        growth = rate * np.expm1(np.minimum(exponent, 30.0))
+        near = np.log1p(np.maximum(growth, -0.5))
+        far = np.logaddexp(math.log1p(-rate), math.log(rate) + exponent)
+        return np.where((growth > -0.5) & (exponent < 30.0), near, far)
+
+    def outcomes_of(self, losses: FloatArray) -> FloatArray:
+        """Return the outcomes with these losses; minus infinity if none has so small a loss."""
+        exponent, rate = losses, self.sampling_rate
+        if rate < 1.0:
+            with np.errstate(divide="ignore", over="ignore"):
+                growth = np.expm1(np.minimum(losses, 30.0)) / rate
+                near = np.log1p(np.maximum(growth, -1.0))
+            rest = np.log1p(-(1.0 - rate) * np.exp(-np.maximum(losses, 1.0)))
+            exponent = np.where(losses < 30.0, near, losses - math.log(rate) + rest)
+        return (exponent + 0.5 * self.ratio * self.ratio) / self.ratio
 
     def extremes(self, cut: float) -> tuple[float, float]:
         """Return the least and the largest loss of the outcomes within a cut."""
-        ends = np.array(outcome_range(self.ratio, self.sampling_rate, cut))
-        lowest, highest = loss(self.ratio, self.sampling_rate, ends).tolist()
+        lowest, highest = self.loss(np.array(self.outcomes(cut))).tolist()
         return lowest, highest
 
     def tail_mass(self, cut: float) -> float:
         """Return the larger of the masses under P and under Q beyond the cut, rounded up."""
-        low, high = outcome_range(self.ratio, self.sampling_rate, cut)
+        low, high = self.outcomes(cut)
         unshifted, shifted = float(ndtr(-high)), float(ndtr(self.ratio - high))
         above = (1.0 - self.sampling_rate) * unshifted + self.sampling_rate * shifted
         return (float(ndtr(low)) + max(above, unshifted)) * (1.0 + 2.0**-30)
@@ -113,7 +100,7 @@ class SampledGaussian:
         center = 0.0
         for _ in range(3):
             edges = np.array([center - 0.5 * step, center + 0.5 * step])
-            low, high = outcome(self.ratio, self.sampling_rate, edges).tolist()
+            low, high = self.outcomes_of(edges).tolist()
             unshifted = float(ndtr(high) - ndtr(low))
             shifted = float(ndtr(high - self.ratio) - ndtr(low - self.ratio))
             if not unshifted > 1e-3:
@@ -126,15 +113,13 @@ class SampledGaussian:
         self, edges: FloatArray, nodes: FloatArray, scale: FloatArray, cut: float
     ) -> tuple[FloatArray, FloatArray]:
         """Return mass and moment of each half of each cell."""
-        ends = outcome_range(self.ratio, self.sampling_rate, cut)
-        places = np.clip(outcome(self.ratio, self.sampling_rate, edges), *ends)
         return integrated(
-            places,
+            np.clip(self.outcomes_of(edges), *self.outcomes(cut)),
             min(_PANEL, 0.25 / self.ratio),
             nodes,
             scale,
             lambda x: -0.5 * x * x - _LOG_ROOT_2_PI,
-            lambda x: loss(self.ratio, self.sampling_rate, x),
+            self.loss,
         )
 
 

@@ -15,7 +15,7 @@ from accounting import gdp_to_delta, gdp_to_epsilon
 from accounting.costs.mechanisms import Gaussian, PoissonGaussian
 from accounting.reports.pld import pld_report
 from accounting.reports.pld.discretisation import SMALLEST_STEP, LatticeLoss, StepLoss, discretised
-from accounting.reports.pld.losses import SampledGaussian, loss, outcome_range
+from accounting.reports.pld.losses import SampledGaussian
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.pld.transforms import LossTransforms
 from tests.examples import examples
@@ -96,7 +96,7 @@ def test_step_lies_between_its_two_discretisations_at_every_epsilon(
 def test_masses_of_a_dominated_lattice_add_up_to_at_most_one_and_those_above_to_at_least(
     rate: float, ratio: float, cut: float, part: float
 ) -> None:
-    largest = max(abs(loss(ratio, rate, np.array(outcome_range(ratio, rate, cut)))))
+    largest = max(map(abs, SampledGaussian(ratio, rate).extremes(cut)))
     exponent = math.log2(largest * SMALLEST_STEP)
     exponent = math.ceil(exponent + part * (1.0 - exponent))
     losses = discretised(SampledGaussian(ratio, rate), 2.0 ** min(exponent, 1), cut)

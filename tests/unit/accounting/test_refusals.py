@@ -58,7 +58,6 @@ from accounting import (
     noise_for_epsilon,
     noise_for_norm_budget,
     norms_of,
-    poisson_gaussian_divergence,
     pure_to_gdp,
     renyi_budgets,
     renyi_cost,
@@ -168,7 +167,6 @@ def costs() -> list[Refused]:
         Refused(renyi_cost, at_orders, no_step),
         Refused(renyi_cost, {**at_orders, "mechanism": PoissonGaussian(1.0, 1.0)}, no_step),
         Refused(renyi_cost, {**at_orders, "mechanism": PoissonGaussian(1.0, 0.0)}, no_step),
-        Refused(poisson_gaussian_divergence, at_orders, {**no_step, "mechanism": [Gaussian(1.0)]}),
         Refused(
             MEASURES["renyi"].charge_units,
             at_orders,
@@ -501,7 +499,7 @@ def of_mechanisms() -> Iterator[Refused]:
     for m in MECHANISMS:
         for call in (zcdp_cost, gdp_cost):
             yield takes(partial(call, m), [1.0])
-        for cost in (renyi_cost, poisson_gaussian_divergence, MEASURES["renyi"].charge_units):
+        for cost in (renyi_cost, MEASURES["renyi"].charge_units):
             yield takes(partial(cost, m), [1.0], ORDERS)
         for name in ("zcdp", "gdp", "pure-dp"):
             yield takes(partial(MEASURES[name].charge_units, m), [1.0])
