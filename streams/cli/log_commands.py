@@ -355,9 +355,10 @@ def _norm(event: AccountEvent) -> float | str:
 def _summaries(events: Sequence[AccountEvent], delta: float | None) -> Iterator[str]:
     """Yield a summary of each budget."""
     for name in dict.fromkeys(share.dataset for event in events for share in event.budgets):
-        steps = [e for e in events if e.step is not None and _is_about(e, name)]
+        charged = [(e, share) for e in events for share in e.budgets if share.dataset == name]
+        steps = [event for event, _ in charged if event.step is not None]
         halted = sum(event.what == "halted" for event in steps)
-        last = next(s for e in reversed(events) for s in e.budgets if s.dataset == name)
+        _, last = charged[-1]
         at = last.tightest
         order = f" at order {plain(last.orders[at])}" if last.orders else ""
         left = plain(last.left[at] if last.left else None)
@@ -384,10 +385,6 @@ def _summaries(events: Sequence[AccountEvent], delta: float | None) -> Iterator[
                 "runs end. Each holds by itself. The second can be larger, because it allows the "
                 "outputs to decide when the runs end."
             )
-
-
-def _is_about(event: AccountEvent, name: str) -> bool:
-    return any(share.dataset == name for share in event.budgets)
 
 
 _REPORT_COLUMNS: Mapping[str, Kind] = {
