@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from typing import get_args
 
 import mpmath
 import numpy as np
@@ -12,7 +13,6 @@ from mpmath import mpf
 
 from accounting import Gaussian, InvalidInput, gdp_to_delta, gdp_to_epsilon
 from accounting.costs.mechanisms import (
-    DIRECTIONS,
     Direction,
     Laplace,
     Mechanism,
@@ -53,7 +53,7 @@ def assert_ordered(bounds: Bounds) -> None:
 # ----------------------------------------------------------- cumulants and the two approximations
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", get_args(Direction))
 def test_cumulants_of_the_lattices_enclose_the_exact_ones(direction: Direction) -> None:
     rate, tilts, step = 0.1, np.array([0.1, 1.0, 3.0, 10.0]), 2.0**-10
     z, width = np.linspace(-12.0, 28.0, 200_001, retstep=True)
@@ -152,7 +152,7 @@ def exact_delta(ratios: list[float], q: float, epsilon: float) -> mpf:
     """Exact delta of one or two steps, the larger direction."""
     with mpmath.workdps(30):
         if len(ratios) == 1:
-            return max(one_step_delta(ratios[0], q, mpf(epsilon), d) for d in DIRECTIONS)
+            return max(one_step_delta(ratios[0], q, mpf(epsilon), d) for d in get_args(Direction))
         a = mpf(ratios[0])
 
         def after_first(z: mpf, direction: Direction) -> mpf:
@@ -164,7 +164,8 @@ def exact_delta(ratios: list[float], q: float, epsilon: float) -> mpf:
 
         ends = [-9, -5, -2, 0, 2, 4, 6, 9, 13]
         return max(
-            mpmath.quad(lambda z, d=direction: after_first(z, d), ends) for direction in DIRECTIONS
+            mpmath.quad(lambda z, d=direction: after_first(z, d), ends)
+            for direction in get_args(Direction)
         )
 
 
