@@ -106,16 +106,13 @@ def portal_link(options: argparse.Namespace, config: Config) -> int:
     ends = int(time.time()) + options.days * _DAY
     datasets = tuple(dict.fromkeys(options.dataset or ()))
     given = user_of(options)
-    if config.pseudonym_key:
-        names = Pseudonyms(config.pseudonym_key)
-        claims = Claims.new(
-            user=names.of_user(given),
-            ends=ends,
-            datasets=datasets,
-            pseudonyms=names.fingerprint,
-        )
-    else:
-        claims = Claims.new(user=_linked_user(given, options), ends=ends, datasets=datasets)
+    names = Pseudonyms(config.pseudonym_key) if config.pseudonym_key else None
+    claims = Claims.new(
+        user=names.of_user(given) if names else _linked_user(given, options),
+        ends=ends,
+        datasets=datasets,
+        pseudonyms=names.fingerprint if names else None,
+    )
     page = options.url or f"http://{options.listen}/"
     made = {"link": link_to(page, keys.sign(claims)), "id": claims.id, "days": options.days}
     show("link", made, options.json)

@@ -288,11 +288,7 @@ def _episode(dataset: str, name: str, run: _Run, entry: np.void) -> Episode:
     return Episode(
         dataset=dataset,
         run=name,
-        first=int(entry["first"]),
-        last=int(entry["last"]),
-        began=float(entry["began"]),
-        ended=float(entry["ended"]),
-        times=int(entry["times"]),
+        **{name: entry[name].item() for name in ("first", "last", "began", "ended", "times")},
         is_roster=run.is_roster,
         reason=halt_reason(int(entry["reason"])),
         exhausted=bool(entry["exhausted"]),

@@ -24,12 +24,12 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from enum import Enum
 from pathlib import Path
 from threading import Lock
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from streams.config import ConfigurationError, secrets_of
-from streams.records import Fingerprint, IntegerUser, Name, StringUser, User
+from streams.records import Fingerprint, IntegerUser, Name, StringUser
 
 LONGEST_TOKEN = 4000
 """Characters. Browsers take cookies of up to 4,096 bytes, name included."""
@@ -65,17 +65,9 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pseudonyms: Fingerprint | None = None
 
     @classmethod
-    def new(
-        cls,
-        *,
-        user: User,
-        ends: int,
-        datasets: tuple[str, ...] = (),
-        pseudonyms: str | None = None,
-    ) -> Claims:
+    def new(cls, **claims: Any) -> Claims:
         """Return claims with a new id."""
-        name = secrets.token_hex(16)
-        return cls(user=user, ends=ends, id=name, datasets=datasets, pseudonyms=pseudonyms)
+        return cls(id=secrets.token_hex(16), **claims)
 
 
 class LinkKeys:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
@@ -155,15 +156,7 @@ _TEXTS = {reason.name: reason.to_user for reason in HALT_REASONS.values()}
 
 def _episode(one: Episode) -> dict[str, Any]:
     return {
-        "run": one.run,
-        "first": one.first,
-        "last": one.last,
-        "began": one.began,
-        "ended": one.ended,
-        "times": one.times,
-        "from_there_on": one.is_roster,
-        "reason": one.reason,
+        **asdict(one),
         "because": _TEXTS.get(one.reason, ""),
-        "exhausted": one.exhausted,
         "refused_by": one.refused_by if one.refused_by != one.dataset else None,
     }

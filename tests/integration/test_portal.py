@@ -237,7 +237,7 @@ def test_a_card_shows_its_state_and_its_bar_shows_the_epsilon() -> None:
         "began": 80.0,
         "ended": 80.0,
         "times": 1,
-        "from_there_on": False,
+        "is_roster": False,
         "reason": "budget",
         "exhausted": False,
         "refused_by": None,

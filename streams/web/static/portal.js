@@ -147,7 +147,7 @@ function because(one) {
 
 function halt(one) {
   let what = `Your data was left out of step ${whole(one.first)} of ${one.run}.`;
-  if (one.from_there_on) {
+  if (one.is_roster) {
     what = `Your data is left out of ${one.run} from step ${whole(one.last)} on.`;
   } else if (one.times > 1) {
     what =
@@ -155,7 +155,7 @@ function halt(one) {
       `between steps ${whole(one.first)} and ${whole(one.last)}.`;
   }
   let when = moment(one.ended);
-  if (one.times > 1 && !one.from_there_on) when = `${moment(one.began)} to ${moment(one.ended)}`;
+  if (one.times > 1 && !one.is_roster) when = `${moment(one.began)} to ${moment(one.ended)}`;
   const cheaper = one.reason === "budget" && !one.exhausted;
   const more = cheaper ? " A step that costs less may still include your data." : "";
   return made(
