@@ -193,6 +193,25 @@ def test_log_that_was_changed_in_the_file_is_not_moved(path: Path) -> None:
         assert file.file.moved_to() is None
 
 
+def test_charge_while_the_file_is_checked_is_moved_as_well(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads = FileArchive.heads
+
+    def charged(file: FileArchive, partition: int) -> Any:
+        monkeypatch.setattr(FileArchive, "heads", heads)
+        found = heads(file, partition)
+        with Turnstile.open(path) as t:
+            assert charge(t)
+        return found
+
+    monkeypatch.setattr(FileArchive, "heads", charged)
+    service = Service()
+    moved(path, service)
+    with Turnstile(connection=service.archive) as t:
+        assert t.run("d", "r").step == 3
+
+
 def test_trimmed_log_is_not_continued(path: Path) -> None:
     service = Service()
     moved(path, service)
