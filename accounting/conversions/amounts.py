@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.exact.argument_checks import (
+    BoolArray,
     FloatArray,
     nonnegative_array,
     nonnegative_finite,
     renyi_orders,
 )
 from accounting.exact.invalid_input import InvalidInput
-from accounting.exact.roots import bisected
 
 # Sums of a few terms are computed to within this, relative to the sum of their magnitudes.
 SUM_ERROR: Final = 2.0**-49
@@ -65,6 +65,28 @@ def probability_up(log_delta: FloatArray) -> FloatArray:
     with np.errstate(under="ignore"):
         delta = np.exp(np.minimum(log_delta, 0.0)) * (1.0 + _EXP_ERROR) + np.nextafter(0.0, 1.0)
     return np.asarray(np.minimum(delta, 1.0))[()]
+
+
+def bisected(
+    holds: Callable[[FloatArray], BoolArray], low: FloatArray, high: FloatArray, steps: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return (low, high) around the point where a condition ends, halved `steps` times.
+
+    The condition has been evaluated at both ends, unless one was given: it holds at the lower one
+    and fails at the upper one. So it need not be monotone up to the last digits, and the caller
+    takes the end on the safe side.
+
+    Args:
+        holds: whether each entry of an array of the shape of `low` is below the end.
+        low: points where the condition holds.
+        high: points where it does not, of the shape of `low`, and not below it.
+        steps: the number of halvings.
+    """
+    for _ in range(steps):
+        middle = 0.5 * (low + high)
+        below = holds(middle)
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return low, high
 
 
 def rising_root(

@@ -23,7 +23,7 @@ may be admitted to a later, cheaper one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -45,7 +45,6 @@ from accounting.exact.argument_checks import (
     whole_number,
 )
 from accounting.exact.invalid_input import InvalidInput
-from accounting.exact.roots import bisected_floats
 from accounting.exact.units import MAX_BUDGET_UNITS, budget_units
 from accounting.filters.budget_filter import BudgetFilter
 
@@ -251,3 +250,26 @@ class RenyiFilter(BudgetFilter):
             raise InvalidInput("budgets", budgets, f"one for each of {alphas.size} orders")
         object.__setattr__(self, "orders", tuple(alphas.tolist()))
         return self._set(budgets)
+
+
+def bisected_floats(
+    holds: Callable[[FloatArray, IntArray], BoolArray], high: FloatArray, ulps: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return (low, high), at most `ulps` apart, around the end of a condition that holds at 0.
+
+    The bits of floats >= 0 have the order of the floats, so halving their distance finds small
+    numbers as fast as large ones. Entries that are close enough are not evaluated again.
+
+    Args:
+        holds: of (values, rows), whether each value is below the end for its row; shape (m,).
+        high: points where the condition does not hold, or 0; finite, >= 0, shape (n,).
+        ulps: the distance in bits at which an entry is done.
+    """
+    top = high.view(np.int64).copy()
+    bottom = np.zeros_like(top)
+    while (rows := np.flatnonzero(top - bottom > ulps)).size:
+        middle = bottom[rows] + (top[rows] - bottom[rows]) // 2
+        below = holds(middle.view(np.float64), rows)
+        bottom[rows[below]] = middle[below]
+        top[rows[~below]] = middle[~below]
+    return bottom.view(np.float64), top.view(np.float64)

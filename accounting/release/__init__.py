@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounting.costs.costs import StatedCost
 from accounting.release.aggregates import (
     MeanRelease,
     QuantilesRelease,
@@ -13,7 +14,6 @@ from accounting.release.counter import ContinualCounter
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.key_selection import KeySelection
 from accounting.release.sparse_vector import SparseVector
-from accounting.release.stated_cost import StatedCost
 
 __all__ = [
     "ContinualCounter",

@@ -26,6 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from accounting.costs.costs import StatedCost
+from accounting.costs.power_cost import gaussian_for
 from accounting.exact.argument_checks import (
     FloatArray,
     nonnegative_array,
@@ -36,7 +38,6 @@ from accounting.exact.invalid_input import InvalidInput
 from accounting.release.counter import ContinualCounter
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.factorisations import MAX_TOTAL
-from accounting.release.stated_cost import StatedCost, gaussian_for
 
 _VALUE_BITS: Final = 31  # an upper bound is from 2**30 to 2**31 units of its grid
 _LARGEST_SUM: Final = 2**63

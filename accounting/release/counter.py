@@ -15,12 +15,13 @@ from typing import Final
 
 import numpy as np
 
+from accounting.costs.costs import StatedCost
+from accounting.costs.power_cost import gaussian_for
 from accounting.exact.argument_checks import whole_number
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.rounding import root_up
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.factorisations import MAX_TOTAL, SquareRoot
-from accounting.release.stated_cost import StatedCost, gaussian_for
 
 _NOISE_BITS: Final = 24  # the grid is about this many bits finer than the noise
 

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from accounting.costs.costs import StatedCost
 from accounting.costs.mechanisms import PureDP
 from accounting.exact.argument_checks import (
     FloatArray,
@@ -23,7 +24,6 @@ from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.products import product_up
 from accounting.exact.rounding import UP, float_toward
 from accounting.release.exact_noise import ExactNoise
-from accounting.release.stated_cost import StatedCost
 
 _LARGEST_COUNT: Final = 2**53
 _EPSILONS: Final = (2.0**-40, 2.0**40)

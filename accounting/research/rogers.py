@@ -25,6 +25,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from accounting.conversions.amounts import bisected
 from accounting.exact.argument_checks import (
     BoolArray,
     FloatArray,
@@ -37,7 +38,6 @@ from accounting.exact.argument_checks import (
 )
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.products import ratio_ceil
-from accounting.exact.roots import bisected
 from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS, cost_units
 
 _ONE_UNIT: Final = 2.0**-UNIT_BITS

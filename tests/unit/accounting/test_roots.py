@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accounting.conversions.amounts import bisected
 from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray
-from accounting.exact.roots import bisected, bisected_floats
+from accounting.filters.measure_filters import bisected_floats
 
 ends = st.floats(0.0, 1e300)
 
