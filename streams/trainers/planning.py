@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import groupby
 from typing import Final, TypeAlias
 
@@ -35,48 +35,40 @@ _LARGEST: Final = 1e9
 
 
 class Plan:
-    """Planned steps, and their cost at the clip norm.
+    """Planned steps, and how long the clip norm lasts.
 
     Args:
         policies: of the dataset and its parent datasets.
         runs: all planned steps, at least one.
         clip_norm: the norm that lasts.
-
-    Raises:
-        InvalidRequest: a measure cannot charge a mechanism.
     """
 
     def __init__(self, policies: Sequence[Policy], runs: Runs, clip_norm: float) -> None:
         self.runs, self.steps = runs, sum(count for _, count in runs)
         self.clip_norm = clip_norm
         self._policies = policies
-        self._priced: dict[PoissonGaussian, Units] = {}
-
-    def costs(self, mechanism: PoissonGaussian) -> Units:
-        """Return the units that a step costs at the clip norm, (k,), for k budgets."""
-        return self._all_costs(mechanism)[self._columns]
-
-    @cached_property
-    def budgets(self) -> Units:
-        """Return the units of every budget that is charged, (k,)."""
-        return self._all_budgets[self._columns]
 
     def lasts(self) -> bool:
         """Return whether the clip norm can be paid for in every planned step."""
-        # The sum of the steps can exceed int64, a sum of Python integers cannot.
-        costs = [self.costs(step).astype(object) * count for step, count in self.runs]
-        return bool((np.sum(costs, axis=0) <= self.budgets).all())
+        return self.lasting_steps() == self.steps
 
     def lasting_steps(self) -> int:
-        """Return the number of planned steps that the clip norm can be paid for."""
-        made, left = 0, [int(budget) for budget in self.budgets]
+        """Return the number of planned steps that the clip norm can be paid for.
+
+        Raises:
+            InvalidRequest: a measure cannot charge a mechanism.
+        """
+        # The sum of the steps can exceed int64, a sum of Python integers cannot.
+        costs = {step: self._costs(step).astype(object) for step, _ in self.runs}
+        budgets = [units for policy in self._policies for units in policy.budget]
+        counted = self._counted(costs[self.runs[0][0]])
+        made, left = 0, np.array(budgets, dtype=object)[counted]
         for step, count in self.runs:
-            costs = [int(cost) for cost in self.costs(step)]
-            fits = min(have // max(cost, 1) for have, cost in zip(left, costs, strict=True))
-            if fits < count:
-                return made + fits
-            left = [have - count * cost for have, cost in zip(left, costs, strict=True)]
-            made += count
+            each = costs[step][counted]
+            fits = [have // cost for have, cost in zip(left, each, strict=True) if cost]
+            if (lasting := min(fits, default=count)) < count:
+                return int(made + lasting)
+            left, made = left - count * each, made + count
         return made
 
     def with_noise(self, factor: float) -> Plan:
@@ -87,40 +79,34 @@ class Plan:
         ]
         return Plan(self._policies, scaled, self.clip_norm)
 
-    def _all_costs(self, mechanism: PoissonGaussian) -> Units:
-        """Return the units that a step costs at the clip norm, also of orders that do not count."""
-        if mechanism not in self._priced:
-            with invalid_requests():
-                tables = [
-                    policy.row.cost_table(mechanism, self.clip_norm, 1, policy.orders or None)
-                    for policy in self._policies
-                ]
-            self._priced[mechanism] = np.column_stack(tables)[-1]
-        return self._priced[mechanism]
+    def _costs(self, mechanism: PoissonGaussian) -> Units:
+        """Return the units of each budget that a step costs at the clip norm, (k,)."""
+        with invalid_requests():
+            tables = [
+                policy.row.cost_table(mechanism, self.clip_norm, 1, policy.orders or None)
+                for policy in self._policies
+            ]
+        return np.asarray(np.column_stack(tables)[-1])
 
-    @cached_property
-    def _all_budgets(self) -> Units:
-        return np.array([units for policy in self._policies for units in policy.budget])
-
-    @cached_property
-    def _columns(self) -> Units:
+    def _counted(self, first: Units) -> list[int]:
         """Return the budgets that count: of per-user orders only the one that is bound.
 
         The first charge binds each user to an order; its level is that of the clip norm.
+
+        Args:
+            first: the costs of the first step.
         """
-        first = self._all_costs(self.runs[0][0])
-        columns: list[int] = []
+        places: list[int] = []
         begin = 0
         for policy in self._policies:
             end = begin + len(policy.budget)
             if policy.per_user_order is True:
-                columns.append(
-                    begin + int(best_order(first[np.newaxis, begin:end], policy.budget)[0])
-                )
+                costs = first[np.newaxis, begin:end].astype(np.int64)
+                places.append(begin + int(best_order(costs, policy.budget)[0]))
             else:
-                columns += range(begin, end)
+                places += range(begin, end)
             begin = end
-        return np.array(columns)
+        return places
 
 
 def check_plan(plan: Plan, noise: str = "noise_multiplier") -> None:

@@ -193,17 +193,12 @@ class PrivacyEngine:
         """Return a private module, optimizer and loader, with the noise that lasts for all steps.
 
         Args:
-            module: as for ``make_private``, and so are the other arguments.
-            optimizer: see module.
-            data_loader: see module.
+            module, optimizer, data_loader: as for ``make_private``, and so are the others.
             target_epsilon: with target_delta, the guarantee of every user. A dataset that does not
                 exist is created with it; an existing one must guarantee no less.
             target_delta: see target_epsilon.
-            max_grad_norm: see module.
-            users: see module.
-            epochs: see module; this or ``steps`` is required.
-            steps: see module.
-            settings: see module.
+            max_grad_norm, users, settings: as for ``make_private``.
+            epochs, steps: one of them is required.
 
         Raises:
             InvalidRequest: the arguments are invalid, the existing dataset guarantees less, or no
