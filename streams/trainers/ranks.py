@@ -68,16 +68,22 @@ def check_equal(settings: object, module: torch.nn.Module) -> None:
             dist.broadcast(tensor, src=0)
 
 
-def from_first(value: T | None, error: BaseException | None = None) -> T:
-    """Return the value that rank 0 has, on all ranks.
+def from_first(compute: Callable[[], T]) -> T:
+    """Return what rank 0 computes, on all ranks.
 
     Raises:
         Unusable: on the other ranks, if rank 0 has an error.
     """
-    told: list[Any] = [value, None if error is None else f"{type(error).__name__}: {error}"]
+    told: list[Any] = [None, None]  # the value, and the text of the error
+    raised: BaseException | None = None
+    if dist.get_rank() == 0:
+        try:
+            told[0] = compute()
+        except BaseException as error:
+            raised, told[1] = error, f"{type(error).__name__}: {error}"
     dist.broadcast_object_list(told, src=0)
-    if error is not None:
-        raise error
+    if raised is not None:
+        raise raised
     if told[1] is not None:
         raise Unusable(f"rank 0 has ended the training. {told[1]}")
     found: T = told[0]
@@ -94,14 +100,14 @@ def on_first_rank(
     Raises:
         Unusable: on the other ranks, if the training cannot be opened on rank 0.
     """
-    private, told, error = None, None, None
-    if dist.get_rank() == 0:
-        try:
-            private, policies, noise = charged()
-            told = policies, private.step, None if callable(noise) else noise
-        except BaseException as caught:
-            error = caught
-    policies, step, multiple = from_first(told, error)
+    private: PrivateSteps | None = None
+
+    def opened() -> tuple[int, list[Policy], float | None]:
+        nonlocal private
+        private, policies, noise = charged()
+        return private.step, policies, None if callable(noise) else noise
+
+    step, policies, multiple = from_first(opened)
     return RankedSteps(private, step, outer_parts), policies, multiple
 
 
@@ -142,20 +148,13 @@ class RankedSteps:
         if self._open is not None:
             self._open.forget()
             return self._open
-        told, error = None, None
-        if self._private is not None:
-            try:
-                self._ticket = ticket = self._private.begin(ahead=ahead)
-                told = (
-                    ticket.step,
-                    ticket.positions,
-                    ticket.clip_norms,
-                    ticket.noise_stddev,
-                    ticket.exponent,
-                )
-            except BaseException as caught:
-                error = caught
-        step, positions, limits, noise, exponent = from_first(told, error)
+
+        def charged() -> tuple[int, NDArray[np.int64], NDArray[np.float64], float, int]:
+            assert self._private is not None
+            self._ticket = made = self._private.begin(ahead=ahead)
+            return made.step, made.positions, made.clip_norms, made.noise_stddev, made.exponent
+
+        step, positions, limits, noise, exponent = from_first(charged)
         mine = slice(self._rank, None, self._ranks)
         self._open = OpenStep(self, step, positions[mine], limits[mine], noise, exponent)
         return self._open
@@ -167,14 +166,8 @@ class RankedSteps:
 
     def resume(self, checkpoint: Checkpoint) -> Saved | None:
         """Do as ``PrivateSteps.resume``; all ranks get what rank 0 has read."""
-        saved, error = None, None
-        if self._private is not None:
-            try:
-                saved = self._private.resume(checkpoint)
-            except BaseException as caught:
-                error = caught
-        found: Saved | None = from_first(saved, error)
-        return found
+        steps = self._private
+        return from_first(lambda: None if steps is None else steps.resume(checkpoint))
 
     def close_step(
         self,
@@ -189,22 +182,19 @@ class RankedSteps:
         dist.all_reduce(summed)
         found: list[Any] = [None] * self._ranks
         dist.all_gather_object(found, norms)
-        told, error = None, None
-        if self._private is not None and self._ticket is not None:
-            try:
-                whole = np.split(
-                    summed.cpu().numpy(), np.cumsum([len(total) for _, total in totals])[:-1]
-                )
-                merged = np.empty(len(self._ticket.positions))
-                for rank, mine in enumerate(found):
-                    merged[rank :: self._ranks] = mine
-                added = [
-                    (exponent, sums) for (exponent, _), sums in zip(totals, whole, strict=True)
-                ]
-                told = self._private.close_step(self._ticket, added, merged), self._private.step
-            except BaseException as caught:
-                error = caught
-        released, following = from_first(told, error)
+
+        def closed() -> tuple[NDArray[np.float64], int]:
+            assert self._private is not None
+            assert self._ticket is not None
+            ends = np.cumsum([len(total) for _, total in totals])[:-1]
+            whole = np.split(summed.cpu().numpy(), ends)
+            merged = np.empty(len(self._ticket.positions))
+            for rank, mine in enumerate(found):
+                merged[rank :: self._ranks] = mine
+            added = [(exponent, sums) for (exponent, _), sums in zip(totals, whole, strict=True)]
+            return self._private.close_step(self._ticket, added, merged), self._private.step
+
+        released, following = from_first(closed)
         self._open, self._ticket, self._next = None, None, following
         return np.asarray(released)
 
