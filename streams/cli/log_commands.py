@@ -272,29 +272,24 @@ def explain(options: argparse.Namespace, config: Config) -> int:
             )
             for known in sorted(meant, key=lambda user: (isinstance(user, int), str(user)))
         }
-    is_shown = False
     for user, explanation in explained.items():
-        events = explanation.events
         if options.json:
-            for event in events:
-                is_shown = True
+            for event in explanation.events:
                 fields = {"user": user, **asdict(event), "time": utc(event.time)}
                 show("event", {**fields, "compared": compared_at(explanation.heads)}, True)
-        else:
-            is_shown = _show_events(user, explanation, options.delta) or is_shown
+        elif explanation.events:
+            _show_events(user, explanation, options.delta)
     for why in unproven([explanation.heads for explanation in explained.values()]):
         note(f"turnstile: {why}")
-    if not is_shown:
+    if not any(explanation.events for explanation in explained.values()):
         if options.dataset is not None and is_known_absent(options.dataset, config):
             return no_dataset(options.dataset)
         note(NOT_CHARGED)
     return Exit.OK
 
 
-def _show_events(user: User, explanation: Explanation, delta: float | None) -> bool:
+def _show_events(user: User, explanation: Explanation, delta: float | None) -> None:
     events = explanation.events
-    if not events:
-        return False
     say(f"User {plain(user)} ({kind_of(user)}). Confidential: show this to this user only.")
     say("")
     names = ("time, UTC", "run", "step", "what", "norm", "budget of", "cost", "spent", "left")
@@ -318,7 +313,6 @@ def _show_events(user: User, explanation: Explanation, delta: float | None) -> b
     for line in _summaries(events, delta):
         say(line)
     say(in_words([explanation.heads]))
-    return True
 
 
 def _at_tightest(share: Share, *numbers: Sequence[float]) -> list[float | None]:
