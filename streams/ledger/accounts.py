@@ -238,7 +238,8 @@ class Accounts:
         """Enrol the new users of a charge, and charge what its users have accrued."""
         if len(sought.new_users):
             self._enrol(sought.new_users)
-        self.account.settle_for_write(sought.slots)
+        if self.account.recurring_charges:
+            self.account.settle_for_write(sought.slots)
 
     def payment(
         self, slots: Numbers, mechanism: Mechanism, norms: NDArray[np.float64], reserve: float

@@ -176,8 +176,11 @@ class Budgets:
 
     def known_as(self, users: UserIds) -> UserIds:
         """Return these users, with the keyed hashes of erased ones."""
+        erased = [each.erased for each in self.family]
+        if not any(erased):
+            return users
         # A user with an account in one of these datasets has one in each outermost one.
-        return self._known_as(users, self.outermost[0], [each.erased for each in self.family])
+        return self._known_as(users, self.outermost[0], erased)
 
     def erased_at(self, slots: Numbers) -> Numbers:
         """Return the positions of erased users among these slots of the dataset."""

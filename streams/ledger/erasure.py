@@ -135,8 +135,6 @@ class ErasedUsers(Tracked[str]):
                 have been charged.
             erased_there: the keyed hashes in the outermost datasets of their family.
         """
-        if not any(erased_there):
-            return users
         strangers = np.flatnonzero(~outermost.knows(users))
         erased: dict[int, User] = {}
         for at, user in zip(strangers.tolist(), users.select(strangers), strict=True):

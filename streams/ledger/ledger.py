@@ -26,7 +26,7 @@ from streams.ledger.partition_errors import (
     PartitionError,
     UnknownState,
 )
-from streams.ledger.retirement import begin_import, check_live, retire
+from streams.ledger.retirement import begin_import, check_retired, retire
 from streams.ledger.roster_members import Rosters
 from streams.ledger.run_states import RunState, counted
 from streams.ledger.state import Delta, SavedState, State
@@ -201,7 +201,8 @@ class Ledger:
         place, request = Place(self.state.partition, offset), None
         try:
             request, sender = decode_signed(value)
-            check_live(self.state, request)
+            if self.state.retired:
+                check_retired(self.state, request)
             self.state.authorization.check(request, sender)
             outputs = self._apply(place, request, sender)
         except Rejection as rejection:

@@ -40,15 +40,9 @@ def agreement(state: State) -> bytes:
     return hashlib.sha256(encode(plain)).digest()
 
 
-def check_live(state: State, request: Request) -> None:
-    """Check that the log has not ended.
-
-    Raises:
-        Rejection: LOG_RETIRED.
-    """
-    retired = state.retired.get(())
-    if retired is None:
-        return
+def check_retired(state: State, request: Request) -> None:
+    """Check that a request may be sent to a log that has ended (LOG_RETIRED)."""
+    retired = state.retired[()]
     if not isinstance(request, Retire) or request.successor != retired.successor:
         detail = f"this log has ended: the log {retired.successor.hex()} continues it"
         raise Rejection(Reason.LOG_RETIRED, detail)

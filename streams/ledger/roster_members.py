@@ -203,10 +203,6 @@ class Members:
         """Return all columns of these members, by name, after the last step."""
         return {_SLOT: self.rows.slots_at(rows), **self.rows.all_numbers(rows)}
 
-    def is_halted(self, rows: Numbers) -> NDArray[np.bool_]:
-        """Return which of these members the last step did not admit."""
-        return np.asarray(self.rows.flags[rows] & HALTED != 0)
-
     def is_exhausted(self, rows: Numbers) -> NDArray[np.bool_]:
         """Return which of these members had nothing left after the last step."""
         return np.asarray(self.rows.flags[rows] & EXHAUSTED != 0)

@@ -17,6 +17,7 @@ from msgspec import UNSET
 
 from accounting import PoissonGaussian
 from accounting.costs.norm_levels import grid_norms
+from accounting.filters.roster_columns import HALTED
 from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger
@@ -260,7 +261,7 @@ class _Account:
         row = np.array([self._positions[address]])
         numbers = members.numbers(row)
         level, granted = int(numbers["level"][0]), int(numbers["granted"][0])
-        halted = bool(members.is_halted(row)[0])
+        halted = bool(numbers["flags"][0] & HALTED)
         for output in applied.outputs[1:]:
             # A HALT is published once; the member stays halted until it is admitted again.
             if msgspec.msgpack.decode(output.value)["type"] == "halted":
