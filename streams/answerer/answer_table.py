@@ -100,6 +100,18 @@ class AnswerRow(msgspec.Struct, frozen=True):
         """Return whether users can be missing, because their budgets are exhausted."""
         return not self.corrected and (self.provisional or self.exhaustible_since is not None)
 
+    @property
+    def state(self) -> str:
+        """Return what is special about the number, for people; empty if nothing is."""
+        parts = [] if self.above is None else ["above" if self.above else "not above"]
+        if self.corrected:
+            parts.append("corrected")
+        elif self.block_end is not None:
+            parts.append(f"provisional until {shown_moment(self.block_end)}")
+        elif self.exhaustible_since is not None:
+            parts.append(f"admitted only since {shown_moment(self.exhaustible_since)}")
+        return ", ".join(parts)
+
 
 COLUMNS = AnswerRow.__struct_fields__
 

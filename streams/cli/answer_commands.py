@@ -139,7 +139,7 @@ def show_rows(rows: Sequence[AnswerRow]) -> None:
         interval: lambda row: " to ".join(
             _number(end, decimals[row.query]) for end in (row.lower, row.upper)
         ),
-        "": _status,
+        "": lambda row: row.state,
     }
     for name in ("dataset", "run", "label"):
         if len({getattr(row, name) for row in rows}) == 1:
@@ -159,16 +159,3 @@ def _decimals(width: float) -> int:
 
 def _number(value: float | None, decimals: int) -> str:
     return "-" if value is None else f"{value:,.{decimals}f}"
-
-
-def _status(row: AnswerRow) -> str:
-    from streams.answerer.answer_table import shown_moment
-
-    parts = [] if row.above is None else ["above" if row.above else "not above"]
-    if row.corrected:
-        parts.append("corrected")
-    elif row.block_end is not None:
-        parts.append(f"provisional until {shown_moment(row.block_end)}")
-    elif row.exhaustible_since is not None:
-        parts.append(f"admitted only since {shown_moment(row.exhaustible_since)}")
-    return ", ".join(parts)

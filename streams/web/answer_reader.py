@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from streams.answerer.answer_table import AnsweredWindow, AnswerSeries, AnswerTable, shown_moment
+from streams.answerer.answer_table import AnswerSeries, AnswerTable, shown_moment
 from streams.answerer.published_answers import AnswerRecord, read_answers
 from streams.config import Config, ConfigurationError, failure_of
 from streams.sdk.errors import ConflictingDecisions, ServiceUnavailable, Unusable
@@ -129,7 +128,7 @@ def _shown(series: AnswerSeries) -> dict[str, Any]:
         "name": [_text(window.start, window.end) for window in windows],
         "start": [_ms(window.start) for window in windows],
         "end": [_ms(window.end) for window in windows],
-        "state": [", ".join(_states(window)) for window in windows],
+        "state": [w.rows[0].state if w.rows else "no key published" for w in windows],
         "can_miss_users": [window.can_miss_users for window in windows],
         "gaps": [
             {
@@ -141,21 +140,6 @@ def _shown(series: AnswerSeries) -> dict[str, Any]:
         ],
         "lines": lines,
     }
-
-
-def _states(window: AnsweredWindow) -> Iterator[str]:
-    if not window.rows:
-        yield "no key published"
-        return
-    first = window.rows[0]
-    if first.above is not None:
-        yield "above" if first.above else "not above"
-    if first.corrected:
-        yield "corrected"
-    elif first.provisional:
-        yield "provisional"
-    elif first.can_miss_users:
-        yield "admitted users only"
 
 
 def _text(*moments: datetime) -> str:

@@ -180,7 +180,7 @@ function legend(shown) {
   return [
     ...(shown.can_miss_users.includes(false) ? [item(`all users, ${held}`, band(""), line(""))] : []),
     ...(shown.can_miss_users.includes(true)
-      ? [item(`users can be missing${shown.state.includes("provisional") ? ", to be corrected" : ""}`, band(" care"), line(" care"))]
+      ? [item(`users can be missing${shown.state.some((one) => one.includes("provisional")) ? ", to be corrected" : ""}`, band(" care"), line(" care"))]
       : []),
     ...(shown.gaps.length ? [item("not answered", drawn("rect", { class: "gap", width: 30, height: 14 }))] : []),
   ];

@@ -81,7 +81,7 @@ def test_answers_to_a_query_have_its_gaps_and_its_corrections() -> None:
         [15.0, 15.0, 7.0],
         [12.0, 12.0, 5.0],
     )
-    assert shown["state"] == ["corrected", "corrected", "admitted users only"]
+    assert shown["state"] == ["corrected", "corrected", "admitted only since 2026-01-05"]
     assert shown["can_miss_users"] == [False, False, True]
     start, end = (1000 * day(at).timestamp() for at in (2, 4))
     name = "2026-01-03 to 2026-01-05"
