@@ -379,7 +379,12 @@ class StepsOfFile:
                 f"min_separation is {line.min_separation}, but run {line.run!r} was opened with "
                 f"{separation or 'none'}: give the same value in all lines of a run"
             )
-        step = self._place(lane, line)
+        if lane.numbered != (line.step is not None):
+            raise UnusableInput(
+                f"some lines of run {line.run!r} have a step and some have none: give all or none"
+            )
+        step = lane.lines if line.step is None else line.step
+        lane.lines += 1
         shown = {"dataset": line.dataset, "run": line.run, "step": step, "users": len(line.users)}
         decided_before = step < lane.run.step
         if step == lane.run.step - 1 and not lane.run.interrupted:
@@ -412,16 +417,6 @@ class StepsOfFile:
                 for why, whom in left_out.items()
             },
         }
-
-    @staticmethod
-    def _place(lane: _Lane, line: PublishedStep) -> int:
-        if lane.numbered != (line.step is not None):
-            raise UnusableInput(
-                f"some lines of run {line.run!r} have a step and some have none: give all or none"
-            )
-        place = lane.lines if line.step is None else line.step
-        lane.lines += 1
-        return place
 
 
 def _read(line: bytes) -> PublishedStep:

@@ -85,7 +85,7 @@ def portal(options: argparse.Namespace, config: Config) -> int:
     certificate = certificate_of(options)
     reader = RecordReader(config, options.most)
     owners = Owners(reader, options.delta)
-    with closing(_visits(config)) as visits:
+    with closing(Visits(config.portal_state)) as visits:
         served = Portal(owners, keys, visits, options.listen, certificate, page=options.url)
 
         def started() -> None:
@@ -121,26 +121,12 @@ def portal_link(options: argparse.Namespace, config: Config) -> int:
 
 def portal_revoke(options: argparse.Namespace, config: Config) -> int:
     """End a link and its session."""
-    with closing(_visits(config)) as visits:
+    with closing(Visits(config.portal_state)) as visits:
         was_opened = visits.end(options.id, int(time.time()) + MOST_DAYS * _DAY)
     show(
         "revoked_link", {"id": options.id, "revoked": True, "was_opened": was_opened}, options.json
     )
     return Exit.OK
-
-
-def _visits(config: Config) -> Visits:
-    """Open the file of opened and revoked links.
-
-    Raises:
-        ConfigurationError: no file is named, or it cannot be used.
-    """
-    if not config.portal_state:
-        raise ConfigurationError(
-            "portal_state is not set: set TURNSTILE_PORTAL_STATE to a file that stores opened and "
-            "revoked links"
-        )
-    return Visits(config.portal_state)
 
 
 def _example(options: argparse.Namespace, listens: str) -> str:

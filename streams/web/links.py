@@ -176,11 +176,16 @@ class Visits:
         path: of the file, which is created if it is missing.
 
     Raises:
-        ConfigurationError: the file cannot be used.
+        ConfigurationError: no file is named, or it cannot be used.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._lock = Lock()
+        if not path:
+            raise ConfigurationError(
+                "portal_state is not set: set TURNSTILE_PORTAL_STATE to a file that stores opened "
+                "and revoked links"
+            )
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._file = sqlite3.connect(
