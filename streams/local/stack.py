@@ -66,11 +66,6 @@ class LocalStack:
             worker_environment: further environment variables of the workers.
             progress: called with a line of text about each step, from any thread.
         """
-        if workers < 0:
-            raise LocalStackError(
-                LocalFailure.INVALID_CALL,
-                f"The number of workers is {workers}; it must be at least 0.",
-            )
         self.prefix = prefix
         self.partitions = partitions
         self._count = workers

@@ -108,8 +108,8 @@ class Statement:
         return (
             f"{name} is {self.parameters}-differentially private for every user. Neighbouring "
             "datasets differ by adding or removing one user with all of the user's data. The "
-            f"guarantee covers {_listed(self.covered)}, together, whenever the runs end. It does "
-            f"not cover {_listed(self.not_covered)}."
+            f"guarantee covers {'; '.join(self.covered)}, together, whenever the runs end. It does "
+            f"not cover {'; '.join(self.not_covered)}."
         )
 
     @property
@@ -201,7 +201,3 @@ def _assumed(policies: Sequence[Policy]) -> list[str]:
         if policy.share_of and policy.share_of not in names
     ]
     return found
-
-
-def _listed(items: Sequence[str]) -> str:
-    return "; ".join(items)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from streams.config import Config, Unavailable
 from streams.kafka.results import TopicsSeen
@@ -16,7 +16,7 @@ from streams.kafka.topics import NORMS, Topics
 from streams.records import AccessList, Policy
 from streams.sdk.budget_file import BudgetFile
 from streams.store.layout import chain_fields, fields_of_nothing, with_meta_digest
-from streams.store.misfit import Suspension, Suspensions
+from streams.store.misfit import Problem, Suspensions
 from streams.store.redis_store import RedisStore
 from streams.store.store_port import (
     Glance,
@@ -58,9 +58,6 @@ class WaitReason(StrEnum):
     STALLED = "stalled"  # its owner lives, and applies no record
 
 
-Reason: TypeAlias = SuspensionReason | WaitReason
-
-
 @dataclass(frozen=True)
 class PartitionStatus:
     """The status of one partition.
@@ -78,7 +75,8 @@ class PartitionStatus:
         head: the head of the hash chain; None if nothing was applied.
         snapshot: the offset at which the last snapshot continues; None if there is none, or it
             is not known.
-        reason: why it is not decided; None if it is, like the next two.
+        reason: why it is not decided, a ``SuspensionReason`` or ``WaitReason``; None if it is, like
+            the next two.
         problem: the same for people.
         remedy: what the operator can do.
     """
@@ -94,17 +92,9 @@ class PartitionStatus:
     seen: int | None
     head: str | None
     snapshot: int | None
-    reason: Reason | None = None
+    reason: str | None = None
     problem: str | None = None
     remedy: str | None = None
-
-
-class _Obstacle(NamedTuple):
-    """Why a partition is not decided."""
-
-    reason: Reason
-    problem: str
-    remedy: str
 
 
 @dataclass
@@ -235,7 +225,7 @@ def _overview_of_file(config: Config) -> Overview:
     moved = None
     if moved_to is not None:
         problem = f"its log continues in a service as {moved_to.hex()}"
-        moved = _Obstacle(WaitReason.MOVED, problem, "Use the service")
+        moved = Problem(WaitReason.MOVED, problem, "Use the service")
     partitions = [_status(number, glance, None, 0, moved) for number, glance in enumerate(glances)]
     return Overview(partitions, datasets_of(glances))
 
@@ -264,7 +254,7 @@ def _status(
     glance: Glance,
     pulse: Pulse | None,
     log_end: int,
-    obstacle: _Obstacle | Suspension | None,
+    obstacle: Problem | None,
 ) -> PartitionStatus:
     meta, inventory = glance.state, decode_inventory(glance.summary)
     reached = meta or pulse
@@ -294,7 +284,7 @@ def _status(
 
 def _obstacle(
     own: Suspensions, glance: Glance, pulse: Pulse | None, problem: str | None
-) -> _Obstacle | Suspension | None:
+) -> Problem | None:
     """Return why no worker decides a partition: the first cause that is seen, if there is one."""
     meta, stored = glance.meta, glance.suspended
     if stored:
@@ -302,7 +292,7 @@ def _obstacle(
             reason = SuspensionReason(stored.get("reason", ""))
         except ValueError:  # a worker of another release stored it
             reason = SuspensionReason.OTHER_LAYOUT
-        return _Obstacle(reason, stored.get("problem", ""), stored.get("remedy", ""))
+        return Problem(reason, stored.get("problem", ""), stored.get("remedy", ""))
     if problem:
         return own.topics(problem)
     next_offset = glance.state.next if glance.state else 0
@@ -312,7 +302,7 @@ def _obstacle(
     lag, silent = own.log_end - next_offset, glance.now - (glance.seen or 0)
     stalled = pulse.waiting if pulse else 0.0
     waiting = f", and {lag} records wait" if lag > 0 else ""
-    checks: tuple[tuple[bool, Reason, str, str], ...] = (
+    checks: tuple[tuple[bool, str, str, str], ...] = (
         (
             bool(meta) and glance.state is None,
             SuspensionReason.DAMAGED,
@@ -345,7 +335,7 @@ def _obstacle(
             "Read the worker's log",
         ),
     )
-    return next((_Obstacle(*check[1:]) for check in checks if check[0]), None)
+    return next((Problem(*check[1:]) for check in checks if check[0]), None)
 
 
 def _current_glances(config: Config, partitions: int) -> list[Glance]:
