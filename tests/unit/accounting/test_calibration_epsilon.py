@@ -15,6 +15,7 @@ from accounting.reports import NormGrid, ReportAccountant, SaddlePointReport
 from accounting.reports.calibration import noise_for_epsilon
 from accounting.reports.pld.pld_report import PldReport
 from tests.examples import examples
+from tests.unit.accounting.exact_deltas import gaussian_delta
 
 DELTA = 1e-5
 
@@ -22,12 +23,6 @@ DELTA = 1e-5
 def epsilon_of(noise: float, rate: float, steps: int, delta: float, norm: float = 1.0) -> float:
     report = ReportAccountant(PoissonGaussian(noise, rate), NormGrid(norm, 1))
     return float(report.epsilon([steps], delta))
-
-
-def gaussian_delta(mu: mpf, epsilon: float) -> mpf:
-    e, root = mpf(epsilon), mpmath.sqrt(2)
-    upper = mpmath.erfc((e / mu - mu / 2) / root) / 2
-    return upper - mpmath.exp(e) * mpmath.erfc((e / mu + mu / 2) / root) / 2
 
 
 @examples(40)

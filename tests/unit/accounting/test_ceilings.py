@@ -16,13 +16,7 @@ from accounting.reports.pld.ceilings import AddedCeilings
 from accounting.reports.pld.losses import steps_of
 from accounting.reports.pld.pld_report import PldReport
 from tests.examples import examples
-
-
-def added(q: mpf, m: mpf, epsilon: mpf) -> mpf:
-    """Delta of one sampled step against one without the user, below the largest loss."""
-    x = mpmath.log((mpmath.exp(-epsilon) - 1 + q) / q) / m + m / 2
-    sampled = (1 - q) * mpmath.ncdf(x) + q * mpmath.ncdf(x - m)
-    return mpmath.ncdf(x) - mpmath.exp(epsilon) * sampled
+from tests.unit.accounting.exact_deltas import sampled_delta
 
 
 @pytest.mark.parametrize(
@@ -47,7 +41,7 @@ def test_delta_of_an_added_user_is_below_its_ceiling(
     epsilon = -math.log1p(-q) * part
     ceilings = AddedCeilings(steps_of(PoissonGaussian(1.0, q), np.array([m])))
     with mpmath.workdps(60):
-        exact = added(mpf(q), mpf(m), mpf(epsilon))
+        exact = sampled_delta(m, q, epsilon, added=True)
     assert exact <= mpf(float(ceilings.delta(np.ones((1, 1)), np.array([epsilon]))[0]))
 
 

@@ -28,6 +28,7 @@ from accounting import (
     zcdp_to_delta,
     zcdp_to_epsilon,
 )
+from tests.unit.accounting.exact_deltas import gaussian_delta
 
 DELTA = 1e-5
 ORDERS = np.concatenate([np.linspace(1.01, 64.0, 6300), np.arange(65.0, 300.0)])
@@ -37,9 +38,7 @@ deltas = st.floats(min_value=-30.0, max_value=-0.5).map(lambda x: 10.0**x)
 
 def gdp_delta(mu: float, epsilon: float, digits: int = 80) -> mpf:
     with mpmath.workdps(digits):
-        m, e, root = mpf(mu), mpf(epsilon), mpmath.sqrt(2)
-        upper = mpmath.erfc((e / m - m / 2) / root) / 2
-        return upper - mpmath.exp(e) * mpmath.erfc((e / m + m / 2) / root) / 2
+        return gaussian_delta(mu, epsilon)
 
 
 def zcdp_log_delta(rho: float, epsilon: float) -> mpf:

@@ -17,17 +17,10 @@ from accounting.reports.bounds import Bounds
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi_report import RenyiReport
 from tests.examples import examples
+from tests.unit.accounting.exact_deltas import gaussian_delta
 from tests.unit.accounting.refusals import refused
 
 mpmath.mp.dps = 40
-
-
-def gaussian(mu: mpf, epsilon: mpf) -> mpf:
-    """Delta of mu-GDP, at any real epsilon."""
-    m = mpf(mu)
-    return mpmath.ncdf(m / 2 - epsilon / m) - mpmath.exp(epsilon) * mpmath.ncdf(
-        -epsilon / m - m / 2
-    )
 
 
 def responses(size: float, count: int, epsilon: mpf) -> mpf:
@@ -80,7 +73,7 @@ def test_gaussian_steps_and_a_response_are_a_mixture_of_both(epsilon: float) -> 
     report = PldReport([Gaussian(2.0), PureDP()], np.array([1.0, 0.7]))
     ahead = 1 / (1 + mpmath.exp(-mpf(0.7)))
     mu, e = mpmath.sqrt(3) / 2, mpf(epsilon)
-    shifted = [gaussian(mu, e - mpf(0.7)), gaussian(mu, e + mpf(0.7))]
+    shifted = [gaussian_delta(mu, e - mpf(0.7)), gaussian_delta(mu, e + mpf(0.7))]
     exact = ahead * shifted[0] + (1 - ahead) * shifted[1]
     assert_between(report.delta(np.array([[3, 1]]), epsilon), exact, 0.02)
 
@@ -90,9 +83,13 @@ def test_gaussian_and_laplace_steps_are_an_integral_over_the_loss_of_one(epsilon
     report = PldReport([Laplace(2.0), Gaussian(1.0)], np.array([1.0, 0.8]))
     m, e = mpf(0.5), mpf(epsilon)
     between = mpmath.quad(
-        lambda loss: mpmath.exp((loss - m) / 2) / 4 * gaussian(mpf(0.8), e - loss), [-m, 0, m]
+        lambda loss: mpmath.exp((loss - m) / 2) / 4 * gaussian_delta(mpf(0.8), e - loss), [-m, 0, m]
     )
-    exact = gaussian(mpf(0.8), e - m) / 2 + mpmath.exp(-m) * gaussian(mpf(0.8), e + m) / 2 + between
+    exact = (
+        gaussian_delta(mpf(0.8), e - m) / 2
+        + mpmath.exp(-m) * gaussian_delta(mpf(0.8), e + m) / 2
+        + between
+    )
     assert_between(report.delta(np.array([[1, 1]]), epsilon), exact, 0.02)
 
 
@@ -108,10 +105,10 @@ def test_sampled_and_gaussian_steps_lose_the_larger_direction(epsilon: float) ->
 
     def removed(x: mpf) -> mpf:
         density = (1 - mpf(0.1)) * mpmath.npdf(x) + mpf(0.1) * mpmath.npdf(x, 1)
-        return density * gaussian(mpf(0.5), mpf(epsilon) - loss(x))
+        return density * gaussian_delta(mpf(0.5), mpf(epsilon) - loss(x))
 
     def added(x: mpf) -> mpf:
-        return mpmath.npdf(x) * gaussian(mpf(0.5), mpf(epsilon) + loss(x))
+        return mpmath.npdf(x) * gaussian_delta(mpf(0.5), mpf(epsilon) + loss(x))
 
     points = [mpf(x) for x in np.linspace(-12.0, 13.0, 26)]
     exact = max(mpmath.quad(removed, points), mpmath.quad(added, points))

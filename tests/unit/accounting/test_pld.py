@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mpmath import mpf
 
 from accounting import gdp_to_delta, gdp_to_epsilon
 from accounting.costs.mechanisms import Gaussian, PoissonGaussian
@@ -19,6 +18,7 @@ from accounting.reports.pld.losses import SampledGaussian
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.pld.transforms import LossTransforms
 from tests.examples import examples
+from tests.unit.accounting.exact_deltas import larger_sampled_delta, sampled_delta
 from tests.unit.accounting.refusals import refused
 
 DELTA = 1e-5
@@ -26,27 +26,6 @@ DELTA = 1e-5
 
 def rows(*counts: list[int]) -> np.ndarray:
     return np.array(counts, dtype=np.int64)
-
-
-def cdf(x: mpf) -> mpf:
-    return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
-
-
-def one_step(ratio: float, rate: float, epsilon: float, added: bool) -> mpf:
-    """The hockey-stick divergence of one sampled Gaussian step, in one direction."""
-    with mpmath.workdps(60):
-        m, q, e = mpf(ratio), mpf(rate), mpf(epsilon)
-        growth = (mpmath.exp(-e if added else e) - (1 - q)) / q
-        if growth <= 0:
-            return mpf(0) if added else 1 - mpmath.exp(e)
-        x = (mpmath.log(growth) + m**2 / 2) / m
-        if added:
-            return cdf(x) - mpmath.exp(e) * ((1 - q) * cdf(x) + q * cdf(x - m))
-        return (1 - q) * cdf(-x) + q * cdf(m - x) - mpmath.exp(e) * cdf(-x)
-
-
-def exact_delta(ratio: float, rate: float, epsilon: float) -> mpf:
-    return max(one_step(ratio, rate, epsilon, added) for added in (False, True))
 
 
 STEPS = [
@@ -78,7 +57,8 @@ def test_step_lies_between_its_two_discretisations_at_every_epsilon(
 ) -> None:
     losses = discretised(SampledGaussian(ratio, rate), step, 12.0)
     for epsilon in [-2.0, -0.1, -0.0051, 0.0, 1e-5, 0.003, 0.02, 0.1, 0.5, 2.0, 8.0]:
-        exact = one_step(ratio, rate, epsilon, added)
+        with mpmath.workdps(60):
+            exact = sampled_delta(ratio, rate, epsilon, added=added)
         above = lattice_delta(losses.above, step, epsilon, added) + losses.infinity_mass
         assert exact <= above * (1.0 + losses.error)
         if losses.below is not None:
@@ -178,8 +158,10 @@ def test_epsilon_of_one_step_is_never_outside_of_its_bounds(
 ) -> None:
     report = PldReport(PoissonGaussian(1.0, rate), np.array([ratio]))
     bounds = report.epsilon(rows([1]), delta)
-    assert exact_delta(ratio, rate, float(bounds.upper[0])) <= delta
-    assert bounds.lower[0] == 0.0 or exact_delta(ratio, rate, float(bounds.lower[0])) >= delta
+    assert larger_sampled_delta(ratio, rate, float(bounds.upper[0])) <= delta
+    assert (
+        bounds.lower[0] == 0.0 or larger_sampled_delta(ratio, rate, float(bounds.lower[0])) >= delta
+    )
 
 
 @pytest.mark.slow

@@ -14,30 +14,9 @@ from mpmath import mpf
 from accounting import Gaussian, PoissonGaussian, gdp_to_delta, gdp_to_epsilon
 from accounting.reports.pld.pld_report import PldReport
 from tests.examples import examples, grid
+from tests.unit.accounting.exact_deltas import larger_sampled_delta
 
 mpmath.mp.dps = 30
-
-
-def hockey_stick(q: mpf, m: mpf, epsilon: mpf, added: bool) -> mpf:
-    """Delta of one step with ratio m of norm to noise, at any real epsilon, in closed form."""
-    if added:
-        # Q against P: delta(epsilon) = 1 - e^epsilon + e^epsilon delta_removed(-epsilon).
-        if epsilon >= -mpmath.log1p(-q):
-            return mpf(0)
-        return 1 - mpmath.exp(epsilon) * (1 - hockey_stick(q, m, -epsilon, added=False))
-    if mpmath.exp(epsilon) <= 1 - q:
-        return 1 - mpmath.exp(epsilon)
-    # The loss exceeds epsilon above this outcome.
-    x = mpmath.log((mpmath.exp(epsilon) - 1 + q) / q) / m + m / 2
-    under_q = mpmath.ncdf(-x)
-    under_p = (1 - q) * under_q + q * mpmath.ncdf(m - x)
-    return under_p - mpmath.exp(epsilon) * under_q
-
-
-def exact_one(q: float, m: float, epsilon: float) -> mpf:
-    with mpmath.workdps(60):
-        args = mpf(q), mpf(m), mpf(epsilon)
-        return max(hockey_stick(*args, added=False), hockey_stick(*args, added=True))
 
 
 def report(q: float, ratios: list[float]) -> PldReport:
@@ -50,7 +29,7 @@ def report(q: float, ratios: list[float]) -> PldReport:
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 5.0])
 def test_delta_of_one_step_lies_between_the_bounds(q: float, m: float, epsilon: float) -> None:
     lower, estimate, upper = report(q, [m]).delta(np.array([[1]]), epsilon)
-    exact = exact_one(q, m, epsilon)
+    exact = larger_sampled_delta(m, q, epsilon)
     assert lower[0] <= estimate[0] <= upper[0]
     assert mpf(lower[0]) <= exact <= mpf(upper[0])
     if exact > 1e-20:

@@ -25,6 +25,7 @@ from accounting.reports.pld.losses import SampledGaussian
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.saddlepoint import SaddlePointReport, cumulants
 from tests.examples import examples, grid
+from tests.unit.accounting.exact_deltas import larger_sampled_delta, sampled_delta
 from tests.unit.accounting.refusals import refused
 
 LEVELS = np.array([0.25, 0.5, 0.75, 1.0])
@@ -129,43 +130,23 @@ def test_published_epsilons_are_in_the_interval(
 # --------------------------------------------------------------------------- the proven interval
 
 
-def normal_above(x: mpf) -> mpf:
-    return mpmath.erfc(x / mpmath.sqrt(2)) / 2
-
-
-def one_step_delta(a: float, q: float, epsilon: mpf, direction: Direction) -> mpf:
-    """Exact delta of one step at any real epsilon: the loss is monotone in the outcome."""
-    ratio, rate, bound = mpf(a), mpf(q), mpmath.exp(epsilon)
-    if direction == "add":
-        bound = 1 / bound
-    if bound <= 1 - rate:  # every outcome is beyond epsilon, or none is
-        return 1 - 1 / bound if direction == "remove" else mpf(0)
-    x = mpmath.log((bound - (1 - rate)) / rate) / ratio + ratio / 2
-    if direction == "remove":
-        mixture = (1 - rate) * normal_above(x) + rate * normal_above(x - ratio)
-        return mixture - bound * normal_above(x)
-    mixture = (1 - rate) * normal_above(-x) + rate * normal_above(ratio - x)
-    return normal_above(-x) - mixture / bound
-
-
 def exact_delta(ratios: list[float], q: float, epsilon: float) -> mpf:
     """Exact delta of one or two steps, the larger direction."""
     with mpmath.workdps(30):
         if len(ratios) == 1:
-            return max(one_step_delta(ratios[0], q, mpf(epsilon), d) for d in get_args(Direction))
+            return larger_sampled_delta(ratios[0], q, epsilon)
         a = mpf(ratios[0])
 
-        def after_first(z: mpf, direction: Direction) -> mpf:
+        def after_first(z: mpf, added: bool) -> mpf:
             mixture = 1 - q + q * mpmath.exp(a * z - a * a / 2)
-            loss, density = mpmath.log(mixture), mpmath.npdf(z)
-            if direction == "add":
-                return density * one_step_delta(ratios[1], q, epsilon + loss, direction)
-            return density * mixture * one_step_delta(ratios[1], q, epsilon - loss, direction)
+            left = epsilon + mpmath.log(mixture) if added else epsilon - mpmath.log(mixture)
+            density = mpmath.npdf(z) * (1 if added else mixture)
+            return density * sampled_delta(ratios[1], q, left, added=added)
 
         ends = [-9, -5, -2, 0, 2, 4, 6, 9, 13]
         return max(
-            mpmath.quad(lambda z, d=direction: after_first(z, d), ends)
-            for direction in get_args(Direction)
+            mpmath.quad(lambda z, added=added: after_first(z, added), ends)
+            for added in (False, True)
         )
 
 

@@ -14,17 +14,13 @@ from accounting import Gaussian, Laplace, PoissonGaussian
 from accounting.costs.mechanisms import Mechanism
 from accounting.reports import NormGrid, ReportAccountant
 from tests.examples import examples
+from tests.unit.accounting.exact_deltas import gaussian_delta
 
 GRID = NormGrid(1.0, 4)
 
 
 def accountant(mechanism: Mechanism, levels: int = 1) -> ReportAccountant:
     return ReportAccountant(mechanism, NormGrid(1.0, levels))
-
-
-def gaussian_delta(mu: mpf, epsilon: float) -> mpf:
-    upper = mpmath.ncdf(mu / 2 - mpf(epsilon) / mu)
-    return upper - mpmath.exp(mpf(epsilon)) * mpmath.ncdf(-mpf(epsilon) / mu - mu / 2)
 
 
 @pytest.mark.slow
