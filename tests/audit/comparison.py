@@ -15,7 +15,7 @@ from streams.ledger.ledger import Ledger
 from tests.audit.auditor import Auditor
 from tests.audit.auditor_access import AccessLists
 from tests.audit.auditor_accounts import UNIT
-from tests.audit.auditor_requests import LARGEST_RECORD, NOT_GIVEN
+from tests.audit.auditor_requests import LARGEST_RECORD, NOT_GIVEN, User
 from tests.audit.log import Log
 from tests.audit.published import frozen, published_answer
 from tests.audit.stored import participations_of, roster_of, state_of
@@ -29,13 +29,25 @@ def _same(what: str, expected: Iterable[Any], found: Iterable[Any]) -> None:
     assert not surplus, f"{what}: {len(surplus)} too many, the first is {surplus[0]!r:.2000}"
 
 
-def compare(auditor: Auditor, log: Log, ledgers: Mapping[int, Ledger]) -> None:
-    """Assert that state, decisions, rejects and odometer records are those of the audit."""
+def compare(
+    auditor: Auditor,
+    log: Log,
+    ledgers: Mapping[int, Ledger],
+    known: Mapping[User, User] | None = None,
+) -> None:
+    """Assert that state, decisions, rejects and odometer records are those of the audit.
+
+    Args:
+        auditor: which has applied the log.
+        log: everything that was published.
+        ledgers: by partition.
+        known: the auditor's names of erased users, where the ledgers had other keys.
+    """
     _compare_answers(auditor, log)
     _compare_rejects(auditor, log)
     _compare_odometers(auditor, log)
     for partition, ledger in ledgers.items():
-        _compare_state(auditor, partition, ledger)
+        _compare_state(auditor, partition, ledger, known or {})
 
 
 def compare_chain(auditor: Auditor, partition: int, chain: tuple[bytes, bytes, int]) -> None:
@@ -152,7 +164,9 @@ def _compare_access(access: AccessLists, ledger: Ledger) -> None:
     assert {name: own.number for name, own in held.items() if own.number} == access.numbers
 
 
-def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
+def _compare_state(
+    auditor: Auditor, partition: int, ledger: Ledger, known: Mapping[User, User]
+) -> None:
     runs = auditor.runs[partition]
     _same(
         f"runs of partition {partition}",
@@ -168,7 +182,7 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     rosters = {key: run.roster for key, run in runs.items() if run.roster is not None}
     _same(f"rosters of partition {partition}", rosters, ledger.state.rosters)
     for key, roster in rosters.items():
-        found = roster_of(ledger, key)
+        found = roster_of(ledger, key, known)
         assert roster == found, f"the roster of {key} is {roster!r:.2000}, not {found!r:.2000}"
     separated = {key: run for key, run in runs.items() if run.separation is not None}
     _same(f"runs of partition {partition} with a separation", separated, ledger.state.separations)
@@ -176,7 +190,7 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     _same(f"runs of which participants are kept in {partition}", separated.keys() & kept, kept)
     for key, run in separated.items():
         counting = {u: s for u, s in run.took_part.items() if s + run.separation > run.step + 1}
-        expected, found = (run.separation, counting), participations_of(ledger, key)
+        expected, found = (run.separation, counting), participations_of(ledger, key, known)
         assert found == expected, f"{key} has {found!r:.2000}, not {expected!r:.2000}"
     _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.state.datasets)
     summary = ledger.summary()
@@ -201,7 +215,7 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
         given = [{(key, right) for key in one for right in one[key]} for one in lists]
         assert (shown or set()) == (set.intersection(*given) if given else set())
         assert (shown is None) == (not lists)
-        state = state_of(ledger, name)
+        state = state_of(ledger, name, known)
         for user, (spent, *_) in state.items():
             budget = dataset.at_orders(dataset.accounts[user], dataset.budget)
             assert all(s <= b for s, b in zip(spent, budget, strict=True)), (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -15,8 +16,17 @@ from tests.spending import spent_units
 Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
 
 
-def state_of(ledger: Ledger, name: str) -> Rows:
-    """user -> (spent, used on the current tick, ticks, per-user order), with accrued charges."""
+_SAME: Mapping[User, User] = {}
+
+
+def state_of(ledger: Ledger, name: str, known: Mapping[User, User] = _SAME) -> Rows:
+    """user -> (spent, used on the current tick, ticks, per-user order), with accrued charges.
+
+    Args:
+        ledger: to read.
+        name: of the dataset.
+        known: user -> the name to use instead.
+    """
     accounts = budgets_of(
         ledger.state, name
     ).own  # which has rosters go on from what Redis has of them
@@ -36,12 +46,19 @@ def state_of(ledger: Ledger, name: str) -> Rows:
                 s - b for s, b in zip(paid, base[i * width : (i + 1) * width], strict=True)
             )
             is_bound = "bound" in columns and columns["bound"][i]
-            rows[user] = paid, used, ticks[i], columns["order"][i] if is_bound else None
-    assert list(rows) == list(users)
+            rows[known.get(user, user)] = (
+                paid,
+                used,
+                ticks[i],
+                columns["order"][i] if is_bound else None,
+            )
+    assert list(rows) == [known.get(user, user) for user in users]
     return rows
 
 
-def participations_of(ledger: Ledger, address: tuple[str, ...]) -> tuple[int, dict[User, int]]:
+def participations_of(
+    ledger: Ledger, address: tuple[str, ...], known: Mapping[User, User] = _SAME
+) -> tuple[int, dict[User, int]]:
     """How far a run keeps participations apart, and the steps that still count, by user."""
     separation, last = ledger.state.separations[address], ledger.state.runs[address].step
     steps: dict[User, int] = {}
@@ -50,7 +67,7 @@ def participations_of(ledger: Ledger, address: tuple[str, ...]) -> tuple[int, di
             slots = struct.unpack(f"<{len(packed) // 4}I", packed)
             step = next(s for s in range(last, -1, -1) if s % (separation - 1) == int(place))
             users = ledger.state.datasets[address[0]].users_at(np.array(slots, dtype=np.int64))
-            ids = users.tolist()
+            ids = [known.get(user, user) for user in users]
             assert ids, f"nobody took part in step {step} of {address}, and that is kept"
             assert not steps.keys() & set(ids), f"{ids} took part before step {step} of {address}"
             steps |= dict.fromkeys(ids, step)
@@ -65,7 +82,9 @@ def unpacked(packed: bytes) -> list[int]:
     return [least + distance + steps * i for i, distance in enumerate(distances)]
 
 
-def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
+def roster_of(
+    ledger: Ledger, address: tuple[str, ...], known: Mapping[User, User] = _SAME
+) -> Roster:
     """A roster, as Redis has it."""
     terms, members = ledger.state.rosters[address], ledger.state.rosters.members[address]
     accounts = ledger.state.datasets[address[0]]
@@ -74,7 +93,7 @@ def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
     return Roster(
         clip_norm=terms.clip_norm,
         grid=terms.levels,
-        members=users.tolist(),
+        members=[known.get(user, user) for user in users],
         levels=list(members.levels),
         granted=list(members.granted),
         halted=set(members.halted.tolist()),

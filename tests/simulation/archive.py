@@ -22,6 +22,7 @@ class WorldArchive(Archive):
     def __init__(self, world: World) -> None:
         self._world = world
         self.topic, self.partitions = world.broker.topic, world.broker.partitions
+        self.erasure_keys = " ".join(world.erasure_keys)
 
     def extent(self, topic: str, partition: int) -> Extent:
         found = self._world.broker.of(topic, partition)

@@ -12,10 +12,13 @@ import msgspec
 
 from streams.ledger.ledger import Channel, Ledger, ledger_of
 from streams.records import User, tombstone_offset
+from streams.records.digests import HashChain
 from streams.store.layout import with_digest
+from streams.store.stored_state import StoredState
 from streams.worker.outbox import Packed
 from tests.audit import auditor_accounts, auditor_rosters, comparison, published
 from tests.audit.auditor import Auditor
+from tests.audit.auditor_erasure import keyed_hash
 from tests.audit.auditor_requests import NOT_GIVEN
 from tests.audit.auditor_state import first_link, next_link
 from tests.audit.comparison import compare, compare_chain
@@ -48,12 +51,10 @@ class Audit:
             stored = await world.store.load(partition)
             if stored is None:
                 raise Wrong(f"nothing is kept of partition {partition}")
-            ledgers[partition] = ledger_of(
-                stored, partition, self.partitions, self.topic, stored.meta.chain
-            )
+            ledgers[partition] = self._ledger_of(partition, stored, stored.meta.chain)
             compare_chain(self.auditor, partition, stored.meta.chain)
             self._compare_snapshot(partition, ledgers[partition])
-        compare(self.auditor, world.log, ledgers)
+        compare(self.auditor, world.log, ledgers, self._names())
         self._compare_received(received.steps, [self.auditor])
         self._compare_compacted()
         self._check_order()
@@ -64,9 +65,7 @@ class Audit:
         snapshot = last_snapshot(self.world.broker, partition)
         if snapshot is None:
             return
-        made = ledger_of(
-            snapshot.state(), partition, self.partitions, self.topic, snapshot.manifest.meta.chain
-        )
+        made = self._ledger_of(partition, snapshot.state(), snapshot.manifest.meta.chain)
         reached = snapshot.manifest.meta.next
         for p, offset, value in self.world.log.records["norms"]:
             if p == partition and offset >= reached:
@@ -74,8 +73,24 @@ class Audit:
         if made.chain != ledger.chain or dict(made.state.runs) != dict(ledger.state.runs):
             raise Wrong(f"the snapshot of {partition} at {reached} leads elsewhere")
         for name in ledger.state.datasets:
-            if name not in made.state.datasets or state_of(made, name) != state_of(ledger, name):
+            known = self._names()
+            if name not in made.state.datasets or (
+                state_of(made, name, known) != state_of(ledger, name, known)
+            ):
                 raise Wrong(f"the snapshot of {partition} at {reached} differs in {name}")
+
+    def _ledger_of(self, partition: int, stored: StoredState, chain: HashChain) -> Ledger:
+        place = partition, self.partitions, self.topic
+        return ledger_of(stored, *place, chain, " ".join(self.world.erasure_keys))
+
+    def _names(self) -> dict[User, User]:
+        """Return the auditor's names of erased users, by the hashes that workers may have made."""
+        return {
+            keyed_hash(user, True, key.encode()): name
+            for names in self.auditor.names
+            for name, user in names.ids.items()
+            for key in self.world.erasure_keys
+        }
 
     def begin_catastrophe(self) -> None:
         """Store the length of the log before the catastrophe."""

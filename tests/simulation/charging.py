@@ -24,14 +24,16 @@ class ByNorms:
 
     Args:
         run: the run of the steps.
+        reserve: the share of each budget that has to remain, unless a step is charged ahead.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, reserve: float) -> None:
+        self._run, self._reserve = run, reserve
 
     def charge(self, content: Content) -> StepDecision:
         """Charge a step and wait for its decision."""
-        return self._run.charge(content.users, content.norms, noise_stddev=content.noise_stddev)
+        about = {"noise_stddev": content.noise_stddev, "reserve": self._reserve}
+        return self._run.charge(content.users, content.norms, **about)
 
     def charge_ahead(self, content: Content) -> Ahead[StepDecision]:
         """Send a step."""

@@ -112,6 +112,7 @@ class Trainer:
             rng.random() < 0.5
         )  # a roster trainer with constant noise and few new levels
         self.min_separation: int | None = None  # steps between two participations of a user
+        self.noise_scale = 1.0  # multiplies the noise of every step
         self.erases = 0.0  # the rate at which it erases a user after a step
         self.ends = 0.0  # the rate at which it closes the dataset after its last step
         self.takes_over = 0.0  # the rate at which it takes over a budget that another run holds
@@ -128,6 +129,7 @@ class Trainer:
         self.is_closed = False
         self._holds = Random(f"held budgets for {name} of {plan.dataset}")
         self._take_over = self._holds.random() < 0.5
+        self._reserve = Random(f"reserve of {run} of {plan.dataset}").choice((0.0, 0.0, 0.3, 0.5))
         self._lives = 0
         self._disagreements = 0
         self._refused = 0  # how often too little of the budget was left for its share
@@ -192,7 +194,7 @@ class Trainer:
         if self.released != released:
             return  # its predecessor released a step during the opening
         self._check_handed(run)
-        charging: Charging = ByNorms(run)
+        charging: Charging = ByNorms(run, self._reserve)
         if self.uses_roster:
             roster = run.enrol(self.plan.users, clip_norm=1.0, levels=LEVELS)
             charging = ByLevels(roster, self.plan.users)
@@ -352,11 +354,11 @@ class Trainer:
             self.quota -= 1
 
     def _content(self) -> Content:
-        content = self.received.content(self.world.rng, self.plan.users)
+        content = self.received.content(self.world.rng, self.plan.users, self.noise_scale)
         if not (self.uses_roster and self.has_stable_levels):
             return content
         few = self.world.rng.choice((0, 0, 1))
-        return Content(content.users[:few], content.norms[:few], 16.0)
+        return Content(content.users[:few], content.norms[:few], 16.0 * self.noise_scale)
 
     def _erase(self, turnstile: Turnstile) -> None:
         user = self._chance.choice(self.plan.users)

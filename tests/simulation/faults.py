@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
+from streams.ledger import validation
+from streams.store import layout, misfit
 from streams.store.layout import COVERED_FIELDS, STATE, is_whole
 from streams.store.snapshot import deletable
 from tests.bits import flipped, flipped_text
 from tests.doubles.memory_broker import SNAPSHOTS, last_snapshot
 from tests.doubles.memory_store import Contents
-from tests.simulation.world import World
+from tests.simulation.world import World, Wrong
 
 if TYPE_CHECKING:
     from tests.simulation.service import Service
@@ -22,6 +25,7 @@ _KEYS = (*STATE, "outbox", "outbox")
 """The outbox counts twice: it is rarely full, and only its count shows that an entry is missing."""
 _FLIPPED_FIELDS = sorted({*COVERED_FIELDS} - {"next", "last", "head"})
 """Without those that the simulation itself reads; ``tests.flips`` flips all."""
+_TRIED_FOR = 20.0  # seconds
 
 
 def inject(world: World, service: Service) -> Iterator[Coroutine[Any, Any, None]]:
@@ -38,6 +42,7 @@ def inject(world: World, service: Service) -> Iterator[Coroutine[Any, Any, None]
         (settings.evict_every, _evict),
         (settings.race_every, _race),
         (settings.flush_every, _flush),
+        (settings.rotate_every, _rotate),
     ):
         if every:
             yield _again(world, every, fault, service)
@@ -89,6 +94,44 @@ def clean(world: World, partition: int) -> None:
     """Compact the topic snapshots."""
     world.broker.compact(SNAPSHOTS, partition)
     world.check_snapshot(partition)
+
+
+def _rotate(world: World, service: Service) -> None:
+    """Put a new erasure key before the others, and restart some workers."""
+    world.erasure_keys.insert(0, f"key-{len(world.erasure_keys)}")
+    world.note("operator", f"gives the workers {world.erasure_keys}")
+    for process in service.slots:
+        if world.rng.random() < 0.3:
+            process.kill("the operator restarts it with another erasure key")
+
+
+async def run_another_release(world: World, service: Service, chance: Random) -> None:
+    """Run the workers of a release that decides differently, and then those of this one again.
+
+    Raises:
+        Wrong: the other release decides or publishes something.
+    """
+    partitions = range(world.broker.partitions)
+    other = layout.LAYOUT + 1
+    with_snapshot = [p for p in partitions if last_snapshot(world.broker, p) is not None]
+    emptied = [p for p in with_snapshot if chance.random() < 0.5]
+    with (
+        patch.object(layout, "LAYOUT", other),
+        patch.object(misfit, "LAYOUT", other),
+        patch.object(validation, "MAX_CHARGE_USERS", 0),
+    ):
+        for process in service.slots:
+            process.kill("the operator installs another release")
+        flush(world, emptied)
+        for partition in partitions:
+            world.append(partition, b"of another release")
+        before = world.positions()
+        await asyncio.sleep(_TRIED_FOR)
+        if (after := world.positions()) != before:
+            raise Wrong(f"another release goes on: {after}, after {before}")
+        for process in service.slots:
+            process.kill("the operator installs the release from before")
+    flush(world, emptied)  # the other release has written that nothing is applied there
 
 
 def _race(world: World, service: Service) -> None:

@@ -18,7 +18,14 @@ from streams.kafka.results import LogUnavailable, NotSent, Origin, TopicsUnavail
 from streams.ledger.ledger import Channel, Output
 from streams.store.snapshot import MANIFEST
 from streams.store.snapshot import Record as SnapshotRecord
-from streams.store.store_port import Guard, Store, StoreFailure, StoreUnavailable, Verdict
+from streams.store.store_port import (
+    Guard,
+    Store,
+    StoreFailure,
+    StoreUnavailable,
+    SuspensionReason,
+    Verdict,
+)
 from streams.worker import ports
 from streams.worker.ownership import OwnedPartitions
 from tests.doubles.memory_broker import (
@@ -38,6 +45,13 @@ _STALE_AFTER = 10.0
 """Duration of a commit, in seconds, after which another worker may have published the answers."""
 _LONGEST = 5.0
 """The longest pause, as a multiple of the mean: the simulation waits for all paused processes."""
+_LOSSES = {
+    SuspensionReason.OTHER_LOG,
+    SuspensionReason.OTHER_PARTITIONS,
+    SuspensionReason.LOG_ENDS_EARLY,
+    SuspensionReason.LOG_REWRITTEN,
+    SuspensionReason.HOLE,
+}
 _MORE = 20  # factor of the rates before the favourite effect
 _UNAVAILABLE = {
     Effect.LOOK: TopicsUnavailable,
@@ -166,6 +180,7 @@ class Process:
                 odometer_producer_of=client.odometer_producer_of,
                 snapshots_of=client.snapshots_of,
                 snapshot_every=self.world.settings.snapshot_every,
+                erasure_keys=self._erasure_keys(),
                 end=self.end,
             )
         )
@@ -178,6 +193,12 @@ class Process:
             self._start_task(work, what)
         self.group.join(self)
         await self._ending(self._follow_group, "the group")
+
+    def _erasure_keys(self) -> str:
+        """Return the erasure keys of the settings, which may lack the newest ones."""
+        keys, world = self.world.erasure_keys, self.world
+        newer = world.rng.randint(0, len(keys)) if world.happens(world.settings.old_keys) else 0
+        return " ".join(keys[newer:])
 
     def _start_task(self, work: Callable[[], Awaitable[None]], what: str) -> None:
         task = asyncio.create_task(self._ending(work, what))
@@ -277,6 +298,14 @@ class ProcessStore:
             )
         return answer
 
+    async def keep_suspension(self, partition: int, reason: Any, *about: Any) -> None:
+        """Store why a partition is suspended: never a loss of the log that did not happen."""
+        world = self._process.world
+        if reason in _LOSSES and world.catastrophe is None:
+            where = f"{self._process.name} suspends {partition}"
+            world.failures.append(Wrong(f"{where} without a cause: {about}"))
+        await self._do("keep_suspension", "keep_suspension", partition, reason, *about)
+
     async def write(self, guard: Guard, fields: Mapping[str, str], **entries: Any) -> Verdict:
         if entries.get("first") is None:
             kind = "forget" if fields.keys() == {"meta_digest"} else "merge"
@@ -295,8 +324,9 @@ def _verb(name: str) -> Any:
     return verb
 
 
-for _name in (name for name in vars(Store) if not name.startswith("_") and name != "write"):
-    setattr(ProcessStore, _name, _verb(_name))
+for _name in vars(Store).keys() - vars(ProcessStore).keys():
+    if not _name.startswith("_"):
+        setattr(ProcessStore, _name, _verb(_name))
 
 
 class Client(MemoryClient):
@@ -360,7 +390,8 @@ class SnapshotTopic(MemorySnapshotTopic):
                 clean(world, self._partition)
         await super().send([])
         world.note(self._process.name, f"writes {len(records)} records for a snapshot")
-        world.check_snapshot(self._partition)
+        if not world.snapshot_keys.get(self._partition, {MANIFEST}).isdisjoint(dict(records)):
+            world.check_snapshot(self._partition)  # other records leave it as it is
         if records[-1][0] == MANIFEST and world.happens(world.settings.dies_with_redis):
             flush(world, [self._partition])
             self._process.kill("with Redis, after a snapshot")

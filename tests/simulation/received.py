@@ -65,11 +65,11 @@ class ReceivedDecisions:
         self._spent: dict[tuple[str, Any], Fraction] = defaultdict(Fraction)
         self._took_part: dict[tuple[str, str, Any], set[int]] = defaultdict(set)
 
-    def content(self, rng: Random, users: list[Any]) -> Content:
+    def content(self, rng: Random, users: list[Any], scale: float) -> Content:
         """Draw the content of a step; a user's budget suffices for a few such steps."""
         some = rng.sample(users, rng.randint(0 if rng.random() < 0.1 else 1, len(users)))
         norms = [rng.choice((0.0, 0.25, 0.5, 0.75, 1.0, 1.0)) for _ in some]
-        return Content(some, norms, rng.choice((1.0, 2.0, 4.0)))
+        return Content(some, norms, scale * rng.choice((1.0, 2.0, 4.0)))
 
     def add(
         self,

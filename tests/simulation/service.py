@@ -119,9 +119,12 @@ class Service:
         """
         world = self.world
         suspended = world.store.contents(partition).suspended
-        if partition not in world.rewound:
+        lacks_key = suspended and suspended["reason"] == SuspensionReason.ERASURE_KEY
+        if lacks_key and world.erasure_keys:
+            world.note("operator", f"gives all erasure keys to the workers of {partition}")
+        elif partition not in world.rewound:
             raise Wrong(f"partition {partition} is not decided, without a cause: {suspended}")
-        if (
+        elif (
             suspended and suspended["reason"] != SuspensionReason.RESTORING
         ):  # whose owner may have died
             if partition not in world.damaged or suspended["reason"] not in _REPAIRABLE:

@@ -65,6 +65,8 @@ class Settings:
     disputes: float  # a partition holds the parent under another policy
     transaction: float  # the minimum duration of an odometer transaction, in seconds
     siblings: bool  # nested datasets have the same users, whom the first one's roster contains
+    rotate_every: float = 0.0  # a new erasure key is put before the others
+    old_keys: float = 0.0  # a worker starts without the newest erasure keys
 
     @classmethod
     def draw(cls, rng: Random) -> Settings:
@@ -229,4 +231,6 @@ _RATES = (
     "cleaned",
     "disputes",
     "transaction",
+    "rotate_every",
+    "old_keys",
 )

@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
 
+from tests.audit.auditor_accounts import UNIT
 from tests.simulation import answerers
 from tests.simulation.catastrophes import CATASTROPHES
 from tests.simulation.clients import Plan, Trainer
 from tests.simulation.clients_signed import Signing
 from tests.simulation.clock import Fibre
-from tests.simulation.faults import damage, inject, overlook, rewind
+from tests.simulation.faults import damage, inject, overlook, rewind, run_another_release
 from tests.simulation.received import ReceivedDecisions
 from tests.simulation.service import SETTLE_WITHIN, Service, stop
 from tests.simulation.world import World, Wrong
@@ -29,6 +31,10 @@ from tests.simulation.world import World, Wrong
 _CHAOS_SECONDS = 15.0
 _NOTICED_WITHIN = 30.0
 _SILENT_SECONDS = 20.0
+_QUIET_WITHIN = 20
+_FEW_UNITS, _ENOUGH_TO_SHARE = (1, 2, 3, 5, 8, 20, 50), (20, 50)
+_NOISE_FOR_UNITS = 2.0**20
+"""With this noise, a step of norm 1 costs some units."""
 
 
 @dataclass
@@ -59,6 +65,15 @@ class Simulation:
         self._sleeps = self._sleep.choice((0.0, 0.0, 0.1, 0.4))
         self._holds = Random(f"held budgets of {seed}")
         self._erases = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
+        # Budgets of a few units, which sums of charges meet exactly; None for ordinary ones.
+        units = Random(f"budgets of a few units in {seed}")
+        self._units = units if units.random() < 1 / 3 else None
+        rotations = Random(f"rotations in {seed}")
+        if self._erases and rotations.random() < 0.6:
+            self._erases = 0.4
+            world.erasure_keys += rotations.choice(([], ["key-of-the-beginning"]))
+            world.settings.rotate_every, world.settings.old_keys = 3.0, 0.4
+        self._releases = Random(f"another release in {seed}")
         self.seed = seed
         self.trainers = self._new_trainers()
         self.stream, self.answerers = answerers.answerers_of(world, self.received, seed)
@@ -98,6 +113,9 @@ class Simulation:
                         trainer.uses_roster = trainer.has_stable_levels = (
                             rivals == 1 and number == 0
                         )
+                    if self._units is not None:
+                        trainer.noise_scale = _NOISE_FOR_UNITS
+                        trainer.has_stable_levels |= self._units.random() < 0.7
                     trainer.min_separation = None if trainer.uses_roster else separation
                     trainer.charges_ahead = self._ahead.random() < 0.35
                     trainer.erases = self._erases
@@ -126,7 +144,9 @@ class Simulation:
         kind = self._kind()
         whole = self._plan("all", kind, None)
         terms = next(
-            policy for policy in iter(lambda: self._policy(kind), None) if policy["budget"]
+            policy
+            for policy in iter(lambda: self._policy(kind, _ENOUGH_TO_SHARE), None)
+            if policy["budget"]
         )
         whole.policies = [terms]
         ends = ("halt",) if terms["measure"] == "steps" else ("halt", "clip")
@@ -202,10 +222,12 @@ class Simulation:
                 policy["on_exhaustion"] = "halt"
         return Plan(dataset, users, policies, () if outer is None else (outer,))
 
-    def _policy(self, kind: str) -> dict[str, Any]:
+    def _policy(self, kind: str, units: Sequence[int] = _FEW_UNITS) -> dict[str, Any]:
         rng = self.world.rng
         measure = rng.choice(("zcdp", "gdp", "renyi", "steps"))
         budget: Any = rng.choice((0.5, 1.0, 2.0))
+        if self._units is not None:
+            budget = self._few_units(measure, units)
         policy: dict[str, Any] = {
             "measure": measure,
             "budget": budget,
@@ -217,14 +239,22 @@ class Simulation:
             # The noise is at least 1 and norms are at most 1: every step counts.
             policy |= {"noise_multiplier": 1.0, "budget": rng.randint(1, 6)}
             return self._ids(policy | {"on_exhaustion": "halt"}, kind)
-        if measure == "renyi" and rng.random() < 0.4:
+        if measure == "renyi" and rng.random() < 0.4 and self._units is None:
             own = {"budget": None, "epsilon": rng.choice((6.0, 9.0)), "delta": 1e-3}
             policy |= own | {"orders": None}
             return self._ids(policy, kind)
         if self.world.settings.fine or rng.random() < 0.5:
             step = 0.03 if self.world.settings.fine else rng.choice((0.05, 0.2, 1.0))
+            if self._units is not None:
+                step = self._few_units(measure, (1, 2, 5))
             policy["odometer_step"] = [step, step] if measure == "renyi" else step
         return self._ids(policy, kind)
+
+    def _few_units(self, measure: str, choices: Sequence[int]) -> float:
+        """Return a budget of a few units in the terms of a measure: gdp counts its square."""
+        assert self._units is not None
+        amount = float(self._units.choice(choices) / UNIT)
+        return math.sqrt(amount) if measure == "gdp" else amount
 
     def _ids(self, policy: dict[str, Any], kind: str) -> dict[str, Any]:
         rng = self.world.rng
@@ -265,6 +295,10 @@ class Simulation:
             rng.choice((rewind, damage))(world, service)
             await service.settle()
         await service.audit.when_settled(self.received)
+        if self._releases.random() < 0.15:
+            await run_another_release(world, service, self._releases)
+            await service.settle()
+            await service.audit.when_settled(self.received)
         self.stream.check()
         self._check_failures()
 
@@ -272,6 +306,8 @@ class Simulation:
         world = self.world
         for trainer in self.trainers:
             trainer.quota = world.rng.randint(1, 6)
+            if self._units is not None and trainer.uses_roster:
+                trainer.quota += 6  # so that recurring charges meet a budget
         faults = [world.start(work) for work in inject(world, self.service)]
         working = [*self.trainers, *(each for each in self.answerers if not each.is_over)]
         clients = [world.start(Fibre(client.work).run()) for client in working]
@@ -285,16 +321,14 @@ class Simulation:
             await asyncio.wait(clients, timeout=_CHAOS_SECONDS)
         else:
             await asyncio.sleep(world.rng.uniform(1.0, _CHAOS_SECONDS / 2))
+            if world.rng.random() < 0.5:
+                await self._be_quiet(faults)
             world.note("world", f"catastrophe: {catastrophe.__name__}")
             if world.is_bound():  # otherwise Redis is empty, and nothing was spent
                 self.service.audit.begin_catastrophe()
                 world.floor = len(world.store.history) - 1
                 catastrophe(world, self.service)
                 world.tell()
-                if world.catastrophe and world.rng.random() < 0.5:
-                    for fault in faults:  # without faults, so that no fault starts a check
-                        fault.cancel()
-                    world.settings.calm()
             await asyncio.sleep(max(0.0, over - world.loop.time()))
         for fault in faults:
             fault.cancel()
@@ -324,6 +358,23 @@ class Simulation:
         if running:
             await asyncio.wait(running)
         self._check_failures()
+
+    async def _be_quiet(self, faults: Sequence[asyncio.Task[None]]) -> None:
+        """End all faults, and wait until all partitions are decided.
+
+        Otherwise a fault or a rebalance starts the checks of an acquisition, and no catastrophe has
+        to be noticed by a worker that goes on.
+        """
+        for fault in faults:
+            fault.cancel()
+        self.world.settings.calm()
+        for process in self.service.slots:
+            process.wake()
+        for _ in range(_QUIET_WITHIN):
+            await asyncio.sleep(1.0)
+            partitions = range(self.world.broker.partitions)
+            if all(self.service.processor_of(partition) for partition in partitions):
+                break
 
     def _is_over(self) -> bool:
         """Return whether all trainers and answerers have finished."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from streams.ledger.ledger import Channel
 from streams.store.layout import Damaged
-from streams.store.snapshot import UnusableSnapshot
+from streams.store.snapshot import MANIFEST, UnusableSnapshot
 from streams.store.store_port import Acquired, Guard, Verdict
 from streams.store.stored_state import verified
 from tests.doubles.memory_broker import MemoryBroker, last_snapshot
@@ -120,6 +120,8 @@ class World:
         self.snapshot_offsets: dict[
             tuple[int, str], int
         ] = {}  # where the last snapshot of a log continues
+        self.snapshot_keys: dict[int, set[bytes]] = {}  # of the records of the last snapshot
+        self.erasure_keys: list[str] = []  # the newest one first
         self.overlooked: dict[tuple[int, int], bool] = {}  # records that the stream skips once
         self._context = Context()
         self._tokens = 0
@@ -138,6 +140,13 @@ class World:
             return 0.0
         mean = self.settings.latency * (100.0 if drawn > 0.99 else 1.0)
         return min(self.rng.expovariate(1.0) * mean, 5.0)
+
+    def positions(self) -> list[tuple[int, list[int]]]:
+        """Return the next offset of each partition, and the ends of its outputs."""
+        return [
+            (self.store.next_of(p), [self.broker.outputs(channel, p).end for channel in Channel])
+            for p in range(self.broker.partitions)
+        ]
 
     def is_bound(self) -> bool:
         """Return whether Redis knows the log of every partition."""
@@ -162,6 +171,9 @@ class World:
             if reached < self.snapshot_offsets.get(place, 0):
                 self.failures.append(Wrong(f"the last snapshot of {partition} is at {reached}"))
             self.snapshot_offsets[place] = reached
+            blocks = (*snapshot.listing.blocks.values(), snapshot.manifest.listing)
+            slots = (b"%d" % slot for block in blocks for slot in block.places)
+            self.snapshot_keys[partition] = {MANIFEST, *slots}
 
     def token(self, of: str) -> str:
         self._tokens += 1

@@ -17,17 +17,21 @@ from tests.simulation.mutations.registry import Patches, mutation, replaced
 
 
 def _identity_without(field: str, reason: SuspensionReason) -> Patches:
-    def of(fields: dict[str, str]) -> Identity:
-        return Identity.of({**fields, field: ""})
-
+    others = [name for name in Identity._fields if name != field]
     real = Suspensions.misfit
 
     def misfit(self: Suspensions, *state: Any) -> Suspension | None:
         found = real(self, *state)
         return None if found and found.reason is reason else found
 
-    yield replaced(memory_store, "Identity", SimpleNamespace(of=of))
+    yield replaced(memory_store, "Identity", SimpleNamespace(_fields=others))
     yield replaced(Suspensions, "misfit", misfit)
+
+
+@mutation
+def layouts_not_compared() -> Patches:
+    """A release continues a state that another release wrote by other rules."""
+    yield from _identity_without("layout", SuspensionReason.OTHER_LAYOUT)
 
 
 @mutation

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from accounting.filters import payment, recurring
+from accounting.filters import account_terms, payment, recurring
 from streams.ledger import (
     accounts,
     accrual,
@@ -16,10 +20,12 @@ from streams.ledger import (
     datasets,
     erasure,
     ledger,
+    outputs,
     rule,
     run_states,
     separation,
     tracked,
+    validation,
 )
 from tests.simulation.mutations.registry import Patches, mutation, replaced
 
@@ -109,6 +115,51 @@ def erased_users_begin_again() -> Patches:
 def erased_ids_not_replaced() -> Patches:
     """A loaded state has the ids of its pages, although users were erased since."""
     yield replaced(erasure.ErasedUsers, "_moves", lambda self, address, before, after: None)
+
+
+@mutation
+def reserves_rounded_down() -> Patches:
+    """The share of a budget that has to remain is rounded down to whole units."""
+
+    def share_of(self: Any, share: float, order: Any) -> Any:
+        kept = tuple(math.floor(units * Fraction(share)) for units in self.budgets)
+        return replace(self, budgets=kept).units_of(order)[0]
+
+    yield replaced(account_terms.AccountTerms, "share_of", share_of)
+
+
+@mutation
+def last_units_missed() -> Patches:
+    """A recurring step that spends a budget to the last unit is not noticed."""
+    real = account_terms.LevelPayment.quiet_steps
+
+    def quiet_steps(self: Any) -> Any:
+        with replaced(self, "_room", self._room + 1):
+            return real(self)
+
+    yield replaced(account_terms.LevelPayment, "quiet_steps", quiet_steps)
+
+
+@mutation
+def hashes_of_erased_users_published() -> Patches:
+    """HALTs have the keyed hash of an erased user, which depends on the keys of the worker."""
+    for module in (outputs, validation):
+        yield replaced(module, "published", lambda user: user)
+
+
+@mutation
+def unknown_erasure_keys_accepted() -> Patches:
+    """A worker decides although users were erased with a key that it lacks."""
+    real = erasure.KeysInUse.names
+
+    def names(self: Any, user: Any) -> Iterator[str]:
+        known = [address for address in self if address[0] in self.ring]
+        with replaced(type(self), "__iter__", lambda _: iter(known)):
+            found = list(real(self, user))
+        yield from found
+
+    yield replaced(erasure.KeysInUse, "_moves", lambda *_: None)
+    yield replaced(erasure.KeysInUse, "names", names)
 
 
 @mutation
