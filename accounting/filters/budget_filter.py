@@ -107,9 +107,9 @@ class BudgetFilter(ABC):
     ) -> tuple[IntArray, FloatArray]:
         """Return (new_state, granted_norms): budget-aware clipping, FZ Alg. 7.
 
-        The norms are clipped to `clip_norm` first; then see `grant_units`. The mechanism must clip
-        every user's contribution to the granted norm. If it computes in float32, the norms to clip
-        to are `round_to(granted, np.float32, "down")`.
+        The norms are clipped to `clip_norm` first; then see `largest_norms`. The mechanism must
+        clip every user's contribution to the granted norm. If it computes in float32, the norms to
+        clip to are `round_to(granted, np.float32, "down")`.
 
         Args:
             state: units, shape (n,) or (n, k).
@@ -120,12 +120,13 @@ class BudgetFilter(ABC):
         vector = norm_vector("norms", norms)
         if clip_norm is not None:
             vector = np.minimum(vector, positive_finite("clip_norm", clip_norm))
-        return self.grant_units(state, mechanism, vector)[:2]
+        granted = self.largest_norms(state, mechanism, vector)
+        return state + self.charge_granted(state, mechanism, vector, granted), granted
 
-    def grant_units(
+    def largest_norms(
         self, state: IntArray, mechanism: Mechanism, norms: npt.ArrayLike
-    ) -> tuple[IntArray, FloatArray, IntArray]:
-        """Return (new_state, granted_norms, charged_units): the largest norms that fit.
+    ) -> FloatArray:
+        """Return the largest norms that fit, shape (n,); `charge_granted` charges them.
 
         - A norm that fits is granted unchanged and charged its cost.
         - Otherwise the granted norm is the largest that the remaining units pay for, or at most a
@@ -145,21 +146,10 @@ class BudgetFilter(ABC):
             mechanism: the step.
             norms: shape (n,), finite, >= 0.
 
-        Returns:
-            The new state, norms of shape (n,), and units of the shape of the state.
-
         Raises:
             InvalidInput: for `PureDP`, which has no norm to clip, and for a mechanism that the
                 measure does not cover.
         """
-        granted = self.largest_norms(state, mechanism, norms)
-        charged = self.charge_granted(state, mechanism, norms, granted)
-        return state + charged, granted, charged
-
-    def largest_norms(
-        self, state: IntArray, mechanism: Mechanism, norms: npt.ArrayLike
-    ) -> FloatArray:
-        """Return the norms that `grant_units` grants, shape (n,)."""
         if isinstance(mechanism, PureDP):
             raise InvalidInput(
                 "mechanism",
@@ -186,7 +176,7 @@ class BudgetFilter(ABC):
         """Return the charge to users who are granted the least of what several filters grant.
 
         FZ Alg. 7 for a step that must fit several budgets, possibly of different measures: each
-        filter computes with `grant_units` the norm that it would grant alone, and the smallest of
+        filter computes with `largest_norms` the norm that it would grant alone, and the smallest of
         these norms is granted. It fits every budget, because the cost of a norm, rounded up, never
         falls as the norm grows, and each filter can pay for the norm that it grants alone. It is
         the largest norm that fits, up to the relative 2**-49 by which a filter may grant less.

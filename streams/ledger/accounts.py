@@ -429,8 +429,7 @@ class Accounts:
         behind = self._behind(slots, changes.charged - 1)
         if behind is not None:
             slots, levels = slots[behind], levels[behind]
-        highest = len(changes.cost_table) // (8 * len(self.policy.budget)) - 1
-        table = self.rule.cost_table(changes.cost_table, highest)
+        table = self.rule.cost_table(changes.cost_table)
         cells = table.cells(levels, self.account.order_of(slots))
         self._rows.spent[slots] += table.charges(cells)
         self._rows.touch(slots)

@@ -229,13 +229,12 @@ class Budgets:
             InvalidInput: they are no cost tables of these budgets.
         """
         sizes = [8 * (levels + 1) * len(policy.budget) for policy in self.policies]
-        if self.is_nested and len(packed) != sum(sizes):
-            raise InvalidInput("units", len(packed) // 8, f"{sum(sizes) // 8}, of all budgets")
-        if not self.is_nested:
-            return [self.own.rule.cost_table(packed, levels)]
+        if len(packed) != sum(sizes):
+            allowed = f"{sum(sizes) // 8}, {levels + 1} levels of each order of all budgets"
+            raise InvalidInput("units", len(packed) // 8, allowed)
         ends = np.cumsum(sizes).tolist()
         return [
-            accounts.rule.cost_table(packed[end - size : end], levels)
+            accounts.rule.cost_table(packed[end - size : end])
             for accounts, size, end in zip(self.accounts, sizes, ends, strict=True)
         ]
 

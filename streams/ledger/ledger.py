@@ -89,27 +89,6 @@ class Summary(msgspec.Struct, frozen=True):
     runs: list[RunSummary] = []  # open ones first, by name, at most MOST_RUNS
 
 
-def summary_of(state: State) -> Summary:
-    """Return the summary of a partition."""
-    runs = sorted(state.runs.items(), key=lambda entry: (entry[1].closed, entry[0]))
-    return Summary(
-        {
-            name: DatasetSummary(
-                accounts.policy,
-                len(accounts),
-                accounts.exhausted_users,
-                (name,) in state.closed,
-                allow,
-            )
-            for name, accounts in state.datasets.items()
-            for allow in (state.authorization.allowed(name),)
-        },
-        len(state.runs) - state.runs.closed,
-        state.runs.closed,
-        [_run_summary(run, state.rosters) for _, run in runs[:MOST_RUNS]],
-    )
-
-
 def _run_summary(run: RunState, rosters: Rosters) -> RunSummary:
     address = run.dataset, run.run
     if run.of_roster and address in rosters:
@@ -215,7 +194,24 @@ class Ledger:
 
     def summary(self) -> Summary:
         """Return the state in a few numbers."""
-        return summary_of(self.state)
+        state = self.state
+        runs = sorted(state.runs.items(), key=lambda entry: (entry[1].closed, entry[0]))
+        datasets = {
+            name: DatasetSummary(
+                accounts.policy,
+                len(accounts),
+                accounts.exhausted_users,
+                (name,) in state.closed,
+                state.authorization.allowed(name),
+            )
+            for name, accounts in state.datasets.items()
+        }
+        return Summary(
+            datasets,
+            len(state.runs) - state.runs.closed,
+            state.runs.closed,
+            [_run_summary(run, state.rosters) for _, run in runs[:MOST_RUNS]],
+        )
 
     def _apply(self, place: Place, request: Request, sender: Sender | None) -> list[Output]:
         answer: Answer

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import BudgetFilter, InvalidInput, Mechanism, best_order, checked_cost_table
+from accounting import BudgetFilter, Mechanism, best_order, checked_cost_table
 from accounting.filters.account_terms import AccountCostTable, AccountTerms, Orders
 from accounting.filters.payment import Payment, any_order
 from streams.ledger.columns import Numbers
@@ -216,18 +216,15 @@ class Rule:
         most = -(-budgets // tick_sizes)
         return self._measure.stated(np.minimum(np.minimum(rows, most) * tick_sizes, budgets))
 
-    def cost_table(self, packed: bytes, levels: int) -> AccountCostTable:
-        """Unpack a cost table: units of every level up to this one, at every order.
+    def cost_table(self, packed: bytes) -> AccountCostTable:
+        """Unpack a cost table: units of every level, at every order.
 
         Raises:
-            InvalidInput: the bytes are no such table.
+            InvalidInput: charges fall from one level to the next, or are out of range.
         """
         units: Numbers = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)
-        numbers = (levels + 1) * len(self._policy.budget)
-        if len(units) != numbers:
-            raise InvalidInput("units", len(units), f"{numbers}, {levels + 1} levels of each order")
         if self._measure.per_order:
-            units = units.reshape(levels + 1, -1)
+            units = units.reshape(-1, len(self._policy.budget))
         return AccountCostTable(self.terms, checked_cost_table(units))
 
 

@@ -25,6 +25,7 @@ from accounting import (
 )
 from tests.examples import examples
 from tests.unit.accounting import rational_model as exact
+from tests.unit.accounting.granting import grant_units
 
 ORDERS = [2.0, 3.5, 32.0]
 
@@ -43,6 +44,7 @@ FILTERS: list[tuple[BudgetFilter, list[Fraction]]] = [
 every_filter = pytest.mark.parametrize(
     ("rule", "budgets"), FILTERS, ids=lambda value: type(value).__name__
 )
+
 one_number = pytest.mark.parametrize("make", [ZcdpFilter.from_units, GdpFilter.from_units])
 
 # A move turns what is left, and the budget, into the next cost.
@@ -145,7 +147,7 @@ def test_a_budget_of_nothing_lets_free_steps_pass_and_nothing_else(rule: BudgetF
     assert rule.admit(state, np.zeros(state.shape))[1].all()
     assert rule.admit_norms(state, Gaussian(1.0), [0.0, 1e-300])[1].tolist() == [True, False]
     assert rule.exhausted(state).all()
-    new_state, granted, charged = rule.grant_units(state, Gaussian(1.0), [0.0, 1.0])
+    new_state, granted, charged = grant_units(rule, state, Gaussian(1.0), [0.0, 1.0])
     np.testing.assert_array_equal(new_state, state)
     assert granted.tolist() == [0.0, 0.0]
     assert not charged.any()

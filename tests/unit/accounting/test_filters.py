@@ -27,6 +27,7 @@ from accounting import (
     zcdp_to_epsilon,
 )
 from tests.unit.accounting import rational_model as exact
+from tests.unit.accounting.granting import grant_units
 from tests.unit.accounting.refusals import refused
 
 ORDERS = [1.5, 2.0, 8.0, 64.0]
@@ -154,7 +155,7 @@ def test_granted_norm_costs_at_most_the_remainder_and_is_nearly_the_largest(
     rule = next(rule for rule in FILTERS if rule.measure == measure)
     budget = rule.budget_units[0]
     state = np.full(len(norms), int(spent * budget))
-    new_state, granted, charged = rule.grant_units(state, Gaussian(scale), norms)
+    new_state, granted, charged = grant_units(rule, state, Gaussian(scale), norms)
     left = budget - int(state[0])
     factor = 2 if measure == "gdp" else 1
     for i, norm in enumerate(norms):
@@ -183,7 +184,7 @@ def test_granted_norm_fits_every_order_and_spends_the_tightest(
     spent = [data.draw(st.integers(0, budget)) for budget in budgets]
     rule = RenyiFilter.from_units(orders, budgets)
     state = np.array([spent] * len(norms))
-    new_state, granted, charged = rule.grant_units(state, Gaussian(scale), norms)
+    new_state, granted, charged = grant_units(rule, state, Gaussian(scale), norms)
     left = [budget - s for budget, s in zip(budgets, spent, strict=True)]
     payable = [math.floor(r / Fraction(a)) for r, a in zip(left, orders, strict=True)]
     tightest = payable.index(min(payable))
@@ -211,7 +212,7 @@ def least_granted(
 ) -> np.ndarray:
     """What several filters grant together."""
     grants = [
-        rule.grant_units(state, Gaussian(scale), norms)[1]
+        grant_units(rule, state, Gaussian(scale), norms)[1]
         for rule, state in zip(rules, states, strict=True)
     ]
     return np.min(grants, axis=0)
@@ -272,7 +273,7 @@ def can_pay(
 def test_who_is_granted_by_one_filter_alone_is_charged_what_it_charges(rule: BudgetFilter) -> None:
     state = rule.initial_state(4)
     for norms in ([0.0, 0.5, 1.0, 5.0], [1.0, 0.25, 8.0, 0.25]):
-        after, granted, charged = rule.grant_units(state, Gaussian(2.0), norms)
+        after, granted, charged = grant_units(rule, state, Gaussian(2.0), norms)
         together = rule.charge_granted(state, Gaussian(2.0), norms, granted)
         np.testing.assert_array_equal(together, charged)
         state = after
@@ -290,11 +291,11 @@ def test_what_no_filter_grants_is_not_charged(rule: BudgetFilter) -> None:
 
 def test_user_who_is_granted_nothing_is_charged_nothing() -> None:
     rule = RenyiFilter.from_units([64.0, 2.0], [100, 100])
-    _, granted, charged = rule.grant_units(np.array([[97, 100]]), Gaussian(4.0), [1.0])
+    _, granted, charged = grant_units(rule, np.array([[97, 100]]), Gaussian(4.0), [1.0])
     assert granted.tolist() == [0.0]
     assert charged.tolist() == [[0, 0]]
     # Less than one unit of rho is left at the tightest order.
-    _, granted, charged = rule.grant_units(np.array([[97, 90]]), Gaussian(4.0), [1.0])
+    _, granted, charged = grant_units(rule, np.array([[97, 90]]), Gaussian(4.0), [1.0])
     assert granted.tolist() == [0.0]
     assert charged.tolist() == [[0, 0]]
 
@@ -332,14 +333,14 @@ def test_clip_norm_bounds_what_is_granted_and_charged() -> None:
 def test_granted_norm_fits_at_the_ends_of_the_float_range(scale: float, left: int) -> None:
     rule = ZcdpFilter.from_units(left)
     norms = [1e-320, 1e-290, 1.0, 1e300, 1.7e308]
-    _, granted, charged = rule.grant_units(rule.initial_state(5), Gaussian(scale), norms)
+    _, granted, charged = grant_units(rule, rule.initial_state(5), Gaussian(scale), norms)
     for grant, charge in zip(granted.tolist(), charged.tolist(), strict=True):
         assert exact.zcdp_units(grant, scale) <= charge <= left
 
 
 def test_laplace_norms_can_be_granted_and_pure_dp_has_none() -> None:
     rule = ZcdpFilter(0.3)
-    _, granted, charged = rule.grant_units(rule.initial_state(1), Laplace(2.0), [9.0])
+    _, granted, charged = grant_units(rule, rule.initial_state(1), Laplace(2.0), [9.0])
     assert charged.tolist() == list(rule.budget_units)
     assert exact.zcdp_units(float(granted[0]), 2.0) <= rule.budget_units[0]
     with refused("mechanism"):
@@ -351,7 +352,7 @@ def test_laplace_norms_can_be_granted_and_pure_dp_has_none() -> None:
 def test_granted_bits_are_the_same_everywhere() -> None:
     rule = ZcdpFilter.from_units(ZcdpFilter(0.1).budget_units[0])
     state = np.array([0, 12345, rule.budget_units[0] - 1])
-    _, granted, charged = rule.grant_units(state, Gaussian(3.3), [9.0, 9.0, 9.0])
+    _, granted, charged = grant_units(rule, state, Gaussian(3.3), [9.0, 9.0, 9.0])
     left = [rule.budget_units[0] - spent for spent in state.tolist()]
     roots = [math.sqrt(units * 2.0**-43) * (1.0 - 2.0**-50) * 3.3 for units in left]
     assert granted.tolist() == roots
