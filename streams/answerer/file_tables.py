@@ -17,7 +17,6 @@ from accounting.exact.invalid_input import quoted
 from streams.answerer.spacing import Unit
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w)")
 _PERIOD: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w|mo)")
 UNIT_MS: Final = {
     "ms": 1,
@@ -163,15 +162,13 @@ class FileTable:
             raise self.fault(key, value, f"a list of {least} to {most} numbers that rise")
         return tuple(map(float, value))
 
-    def duration(self, key: str, default: Any = _MISSING) -> int:
+    def duration(self, key: str, default: int) -> int:
         """Take a duration, in ms."""
-        value = self.take(key, default)
-        if isinstance(value, int) and value is default:
-            return value
-        found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-        if found is None:
-            raise self.fault(key, value, 'a number and a unit, as "90s", "15m", "6h", "1d", "1w"')
-        return int(found[1]) * UNIT_MS[found[2]]
+        given = self.content.get(key)
+        found = self.period(key, None, Period(default, "ms"))
+        if found.unit != "ms":
+            raise self.fault(key, given, "a fixed length of time, as 30d: months differ")
+        return found.length
 
     def period(self, key: str, zone: str | None, default: Any = _MISSING) -> Period:
         """Take a length of time; days and weeks are of the time zone, if the file has one."""

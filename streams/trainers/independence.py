@@ -53,7 +53,7 @@ def check_mode(module: GradSampleModule) -> None:
 
 def check_padding(collate: Callable[[list[Any]], Any], batches: Sequence[list[Any]]) -> None:
     """Refuse a collate function whose batches of as many examples have different shapes."""
-    with _hidden():
+    with Randomness():
         shapes = [shapes_of(collate(batch)) for batch in batches]
     if any(one != shapes[0] for one in shapes):
         raise InvalidRequest(
@@ -86,7 +86,7 @@ def check_independence(
             batch = collate([examples[row] for row in rows])
             return loss_of(tree_map_only(torch.Tensor, _in_double, batch) if is_double else batch)
 
-        with _hidden(), _undisturbed(module, is_double), torch.enable_grad():
+        with Randomness(), _undisturbed(module, is_double), torch.enable_grad():
             _compare(module, named, loss_of_rows, len(examples))
 
     try:
@@ -173,17 +173,6 @@ def _compare(
 def _refuse(names: list[str], problem: str) -> None:
     if names:
         raise InvalidRequest(f"{quoted(names)}: {problem}")
-
-
-@contextmanager
-def _hidden() -> Iterator[None]:
-    """Leave the random generators as they are now."""
-    randomness = Randomness()
-    randomness.hide()
-    try:
-        yield
-    finally:
-        randomness.restore()
 
 
 @contextmanager

@@ -275,6 +275,12 @@ class Randomness:
         self._seed = torch.manual_seed if has_devices else torch.default_generator.manual_seed
         self._spare = np.random.MT19937()
 
+    def __enter__(self) -> None:
+        self.hide()
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+
     def hide(self) -> None:
         """Seed the generators from the operating system, unless they are hidden already."""
         if self._kept:
