@@ -44,24 +44,18 @@ class DataDirectory:
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
-        """Choose the directory, without a path a temporary one; ``acquire`` creates it.
+        """Create and lock the directory, without a path a temporary one.
+
+        It waits for the children of a stack that was killed.
 
         Raises:
-            LocalStackError: Kafka cannot use a directory of this name.
+            LocalStackError: the directory cannot be used, or another stack uses it.
         """
         self.temporary = path is None
         if path is None:
             self.path = Path(tempfile.gettempdir(), f"{_PREFIX}{token_hex(8)}")
         else:
             self.path = _allowed_by_kafka(Path(path).expanduser().absolute())
-        self.lock = -1
-
-    def acquire(self) -> None:
-        """Create and lock the directory; wait for the children of a stack that was killed.
-
-        Raises:
-            LocalStackError: the directory cannot be created, or another stack uses it.
-        """
         try:
             if self.temporary:
                 _remove_stale()
@@ -75,6 +69,7 @@ class DataDirectory:
         deadline = time.monotonic() + _WAIT
         while not _try_lock(self.lock):
             if time.monotonic() >= deadline:
+                os.close(self.lock)
                 raise LocalStackError(
                     LocalFailure.DIRECTORY_IN_USE,
                     f"Another stack uses the data directory {self.path}. "
@@ -86,8 +81,7 @@ class DataDirectory:
         """Release the lock; remove a temporary directory unless ``keep``."""
         if self.temporary and not keep:
             shutil.rmtree(self.path, ignore_errors=True)
-        if self.lock >= 0:
-            os.close(self.lock)
+        os.close(self.lock)
 
 
 def _allowed_by_kafka(path: Path) -> Path:

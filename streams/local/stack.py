@@ -121,7 +121,6 @@ class LocalStack:
             raise LocalStackError(LocalFailure.INVALID_CALL, "The stack has been started already.")
         try:
             self._directory = DataDirectory(self._data)
-            self._directory.acquire()
             self._refuse_secure_data(self._directory.path)
             make_private(self._directory.path / "logs")
             self._start_servers(self._directory)

@@ -24,7 +24,6 @@ from streams.local import LocalStack
 from streams.operations.status import (
     PartitionState,
     PartitionStatus,
-    Reason,
     read_overview,
 )
 from streams.sdk.client import Turnstile
@@ -219,18 +218,18 @@ class Service:
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    def reasons(self) -> list[Reason | None]:
+    def reasons(self) -> list[str | None]:
         """Return why each partition is not decided; None for one that is."""
         return [partition.reason for partition in read_overview(self.config).partitions]
 
-    def suspensions(self) -> list[Reason | None]:
+    def suspensions(self) -> list[str | None]:
         """Return why each partition is suspended; None for one that is not."""
         return [
             partition.reason if partition.state is PartitionState.SUSPENDED else None
             for partition in read_overview(self.config).partitions
         ]
 
-    def eventually_all(self, reason: Reason) -> list[PartitionStatus]:
+    def eventually_all(self, reason: str) -> list[PartitionStatus]:
         """Wait until no partition is decided, or all are suspended, for this reason."""
         state = (
             PartitionState.SUSPENDED
