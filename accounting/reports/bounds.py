@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ from accounting.costs.mechanisms import (
     Mechanism,
     PoissonGaussian,
     PoissonRecords,
-    PureDP,
     known,
     simplified,
 )
@@ -43,46 +42,26 @@ class Bounds(NamedTuple):
         return Bounds(lower, np.clip(self.estimate, lower, upper), upper)
 
 
-class LossParameters(NamedTuple):
-    """The parameters that determine a step's loss; steps with equal parameters have equal losses.
+def step_sizes(mechanisms: Mechanisms, norms: FloatArray) -> tuple[list[Mechanism], FloatArray]:
+    """Return the simplified mechanism of each level, and the size of its loss, shape (levels,).
 
-    Attributes:
-        kind: of the loss; "nothing" for sampling rate 0.
-        size: c / s of Gaussian noise, or the epsilon of pure DP and of Laplace noise.
-        sampling_rate: for "sampled", strictly between 0 and 1; otherwise 1.
-    """
-
-    kind: Literal["gaussian", "sampled", "laplace", "pure", "nothing"]
-    size: float
-    sampling_rate: float = 1.0
-
-
-def step_of(mechanism: Mechanism, norm: float) -> LossParameters:
-    """Return the loss parameters of a step for a user of this norm, > 0.
+    The size is c / s of Gaussian noise, or the epsilon of pure DP and of Laplace noise. `norms`:
+    shape (levels,), > 0.
 
     Raises:
         InvalidInput: for `PoissonRecords`, of which only the Rényi divergence is known.
     """
-    match simplified(mechanism):
-        case Gaussian(noise_stddev):
-            return LossParameters("gaussian", norm / noise_stddev)
-        case PoissonGaussian(noise_stddev, 0.0):
-            return LossParameters("nothing", norm / noise_stddev)
-        case PoissonGaussian(noise_stddev, sampling_rate):
-            return LossParameters("sampled", norm / noise_stddev, sampling_rate)
-        case PoissonRecords():
-            allowed = 'another one than PoissonRecords, or the method "renyi"'
-            raise InvalidInput("mechanism", mechanism, allowed)
-        case Laplace(scale):
-            return LossParameters("laplace", norm / scale)
-        case PureDP():
-            return LossParameters("pure", norm)
-
-
-def loss_parameters(mechanisms: Mechanisms, norms: FloatArray) -> list[LossParameters]:
-    """Return `step_of` for each level; `norms`: shape (levels,), > 0."""
-    each = per_level(mechanisms, norms.size)
-    return [step_of(*pair) for pair in zip(each, norms.tolist(), strict=True)]
+    each = [simplified(mechanism) for mechanism in per_level(mechanisms, norms.size)]
+    scales = np.ones(norms.size)
+    for level, mechanism in enumerate(each):
+        match mechanism:
+            case Gaussian(scale) | PoissonGaussian(scale, _) | Laplace(scale):
+                scales[level] = scale
+            case PoissonRecords():
+                allowed = 'another one than PoissonRecords, or the method "renyi"'
+                raise InvalidInput("mechanism", mechanism, allowed)
+    with np.errstate(over="ignore", under="ignore"):
+        return each, norms / scales
 
 
 def per_level(mechanisms: Mechanisms, levels: int) -> list[Mechanism]:

@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 
 from accounting.conversions.gdp import gdp_to_delta, gdp_to_epsilon
+from accounting.costs.mechanisms import Laplace, PureDP
 from accounting.exact.argument_checks import FloatArray, IntArray
-from accounting.reports.bounds import Bounds, Mechanisms, loss_parameters
+from accounting.reports.bounds import Bounds, Mechanisms, step_sizes
 
 _ROUNDING: Final = 2.0**-48
 # Above this delta, `gdp_to_delta` exceeds the exact value by at most a relative 2e-12.
@@ -37,11 +38,11 @@ class GaussianReport:
     """
 
     def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
-        steps = loss_parameters(mechanisms, norms)
-        self._other = np.array([step.kind not in ("gaussian", "nothing") for step in steps])
-        self._pure = np.array([step.kind in ("laplace", "pure") for step in steps])
-        mixed = ("gaussian", "sampled")
-        ratios = np.array([step.size * (step.kind in mixed) for step in steps])
+        each, sizes = step_sizes(mechanisms, norms)
+        self._pure = np.array([isinstance(step, Laplace | PureDP) for step in each])
+        rates = np.array([getattr(step, "sampling_rate", 1.0) for step in each])
+        self._other = self._pure | ((rates > 0.0) & (rates < 1.0))
+        ratios = np.where(self._pure | (rates == 0.0), 0.0, sizes)
         above = np.where(ratios > 0.0, np.nextafter(ratios, np.inf), 0.0)
         self._squares = np.minimum(above, _LARGE) ** 2
         self._slack = (ratios.size + 32.0) * 2.0**-52  # of a sum over the levels and its root

@@ -22,14 +22,14 @@ dense around the bulk and then, outwards, at distances that grow with the loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray
 from accounting.exact.invalid_input import InvalidInput
+from accounting.reports.pld.losses import StepSource
 
 # Relative to the largest loss: nodes that are closer to each other coincide.
 SMALLEST_STEP: Final = 2.0**-45
@@ -40,7 +40,6 @@ _FAR_ERROR = 2.0**-40
 _LARGEST_EXCESS = 2.0**-32
 _DENSE = 128  # the step is at most this part of the distance from the bulk, and at least one
 _OFFSETS = 5  # offsets tried for the bulk to be exactly at a node
-_GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 @dataclass(frozen=True)
@@ -105,33 +104,7 @@ class StepLoss:
     error: float
 
 
-class LossSource(Protocol):
-    """The losses of one step of some mechanism, for discretisation on a lattice."""
-
-    def extremes(self, cut: float) -> tuple[float, float]:
-        """Return the least and the largest loss of the outcomes within a cut."""
-        ...
-
-    def tail_mass(self, cut: float) -> float:
-        """Return the larger of the masses under P and under Q beyond the cut, rounded up."""
-        ...
-
-    def largest_step(self) -> float:
-        """Return the largest allowed distance of nodes."""
-        ...
-
-    def bulk(self, step: float) -> float:
-        """Return a loss that should be a node."""
-        ...
-
-    def integrals(
-        self, edges: FloatArray, nodes: FloatArray, scale: FloatArray, cut: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return mass and moment, as in `Cells`, of each half of each cell, between `edges`."""
-        ...
-
-
-def discretised(source: LossSource, step: float, cut: float) -> StepLoss:
+def discretised(source: StepSource, step: float, cut: float) -> StepLoss:
     """Return both discretisations of a step on multiples of `step` plus an offset of its own.
 
     Only outcomes within `cut` are included. `step`: from the largest loss times
@@ -208,7 +181,7 @@ def _node_indices(lowest: int, highest: int, largest_step: int) -> IntArray:
     return np.concatenate([-left[:0:-1], right]).astype(np.int64)
 
 
-def _cells(source: LossSource, step: float, offset: float, cut: float) -> Cells:
+def _cells(source: StepSource, step: float, offset: float, cut: float) -> Cells:
     lowest, highest = source.extremes(cut)
     indices = _node_indices(
         math.floor((lowest - offset) / step) - 1,
@@ -223,39 +196,6 @@ def _cells(source: LossSource, step: float, offset: float, cut: float) -> Cells:
     mass, moment = source.integrals(edges, nodes, scale, cut)
     shape = (nodes.size - 1, 2)
     return Cells(offset, indices, nodes, widths, scale, mass.reshape(shape), moment.reshape(shape))
-
-
-def integrated(
-    places: FloatArray,
-    panel: float,
-    nodes: FloatArray,
-    scale: FloatArray,
-    log_density: Callable[[FloatArray], FloatArray],
-    loss_at: Callable[[FloatArray], FloatArray],
-) -> tuple[FloatArray, FloatArray]:
-    """Return mass and moment of each half cell of outcomes with a density under Q.
-
-    `places`: the outcomes at the ends of the half cells, ascending; `panel`: what Gauss's rule is
-    applied to, at most.
-    """
-    count = math.ceil((places[-1] - places[0]) / panel)
-    breaks = np.unique(np.concatenate([places, np.linspace(places[0], places[-1], count + 1)]))
-    half = 0.5 * np.diff(breaks)
-    middle = breaks[:-1] + half
-    owner = np.clip(np.searchsorted(places, middle, side="right") - 1, 0, places.size - 2)
-    node = (owner + 1) // 2
-    mass, moment = np.zeros(half.size), np.zeros(half.size)
-    for point, weight in zip(_GAUSS_NODES.tolist(), _GAUSS_WEIGHTS.tolist(), strict=True):
-        x = middle + half * point
-        density = (weight * half) * np.exp(scale[node] + log_density(x))
-        mass += density
-        moment += density * np.abs(np.expm1(loss_at(x) - nodes[node]))
-
-    def halves(panels: FloatArray) -> FloatArray:
-        total = np.bincount(owner, weights=panels, minlength=places.size - 1)
-        return total.astype(np.float64)
-
-    return halves(mass), halves(moment)
 
 
 def _connect_the_dots(cells: Cells) -> FloatArray:

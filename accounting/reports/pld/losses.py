@@ -16,15 +16,16 @@ P against Q is the step with and without the user, and l(x) the loss log dP/dQ o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.exact.argument_checks import BoolArray, FloatArray
-from accounting.reports.bounds import LossParameters, Mechanisms, loss_parameters
-from accounting.reports.pld.discretisation import integrated
+from accounting.reports.bounds import Mechanisms, step_sizes
 
 # Larger norms, in noise standard deviations, are reported as an unbounded loss.
 LARGEST_RATIO: Final = 128.0
@@ -35,6 +36,7 @@ _LARGEST_STEP, _LARGEST_WIDTH = 0.05, 2.0
 _PANEL = 0.08  # in standard deviations of the noise
 _LARGEST_BOUNDED_STEP, _BOUNDED_PANELS = 2.0, 16
 _LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
+_GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class SampledGaussian:
         self, edges: FloatArray, nodes: FloatArray, scale: FloatArray, cut: float
     ) -> tuple[FloatArray, FloatArray]:
         """Return mass and moment of each half of each cell."""
-        return integrated(
+        return _integrated(
             np.clip(self.outcomes_of(edges), *self.outcomes(cut)),
             min(_PANEL, 0.25 / self.ratio),
             nodes,
@@ -165,7 +167,7 @@ class LaplaceShift(_Bounded):
         places = np.clip(0.5 * (edges + m), 0.0, m)
         panel = min(m / _BOUNDED_PANELS, 0.5)
         log_half = -math.log(2.0)
-        mass, moment = integrated(
+        mass, moment = _integrated(
             places, panel, nodes, scale, lambda z: log_half - z, lambda z: 2.0 * z - m
         )
         _add(mass, moment, edges, nodes, scale, -m, log_half)
@@ -190,6 +192,39 @@ class RandomisedResponse(_Bounded):
         _add(mass, moment, edges, nodes, scale, -self.size, log_rest)
         _add(mass, moment, edges, nodes, scale, self.size, log_rest - self.size)
         return mass, moment
+
+
+def _integrated(
+    places: FloatArray,
+    panel: float,
+    nodes: FloatArray,
+    scale: FloatArray,
+    log_density: Callable[[FloatArray], FloatArray],
+    loss_at: Callable[[FloatArray], FloatArray],
+) -> tuple[FloatArray, FloatArray]:
+    """Return mass and moment of each half cell (`discretisation.Cells`), by a density under Q.
+
+    `places`: the outcomes at the ends of the half cells, ascending; `panel`: what Gauss's rule is
+    applied to, at most.
+    """
+    count = math.ceil((places[-1] - places[0]) / panel)
+    breaks = np.unique(np.concatenate([places, np.linspace(places[0], places[-1], count + 1)]))
+    half = 0.5 * np.diff(breaks)
+    middle = breaks[:-1] + half
+    owner = np.clip(np.searchsorted(places, middle, side="right") - 1, 0, places.size - 2)
+    node = (owner + 1) // 2
+    mass, moment = np.zeros(half.size), np.zeros(half.size)
+    for point, weight in zip(_GAUSS_NODES.tolist(), _GAUSS_WEIGHTS.tolist(), strict=True):
+        x = middle + half * point
+        density = (weight * half) * np.exp(scale[node] + log_density(x))
+        mass += density
+        moment += density * np.abs(np.expm1(loss_at(x) - nodes[node]))
+
+    def halves(panels: FloatArray) -> FloatArray:
+        total = np.bincount(owner, weights=panels, minlength=places.size - 1)
+        return total.astype(np.float64)
+
+    return halves(mass), halves(moment)
 
 
 def _add(
@@ -226,21 +261,21 @@ class Steps(NamedTuple):
 
 def steps_of(mechanisms: Mechanisms, norms: FloatArray) -> Steps:
     """Return the steps of `norms`, shape (levels,), > 0."""
-    steps = loss_parameters(mechanisms, norms)
-    sizes = np.array([step.size for step in steps])
-    clipped = np.clip(sizes, _SMALLEST_SIZE, LARGEST_RATIO)
+    each, sizes = step_sizes(mechanisms, norms)
+    clipped = np.clip(sizes, _SMALLEST_SIZE, LARGEST_RATIO).tolist()
     return Steps(
-        tuple(_source(*pair) for pair in zip(steps, clipped.tolist(), strict=True)),
+        tuple(_source(*pair) for pair in zip(each, clipped, strict=True)),
         np.asarray(sizes > LARGEST_RATIO),
-        np.array([step.kind == "nothing" for step in steps], dtype=np.bool_),
+        np.array([getattr(step, "sampling_rate", 1.0) == 0.0 for step in each]),
     )
 
 
-def _source(step: LossParameters, size: float) -> StepSource:
-    match step.kind:
-        case "gaussian" | "sampled" | "nothing":
-            return SampledGaussian(size, step.sampling_rate)
-        case "laplace":
+def _source(step: Mechanism, size: float) -> StepSource:
+    match step:
+        case Laplace():
             return LaplaceShift(size)
-        case "pure":
+        case PureDP():
             return RandomisedResponse(size)
+        case PoissonGaussian(_, rate) if rate > 0.0:
+            return SampledGaussian(size, rate)
+    return SampledGaussian(size, 1.0)
