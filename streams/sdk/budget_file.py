@@ -92,7 +92,7 @@ MOST_PARTITIONS = 1024
 """The maximum P: each call reads the meta of all partitions."""
 NORMS = "norms"
 
-MERGE_RECORDS = 1024
+MERGE_RECORDS = 256
 """Pages are written after this many records: opening a file applies all that follow the pages."""
 MERGE_BYTES = 16 * 1024 * 1024
 """Or when those have changed at least this many bytes and ``MERGE_BYTES_PER_USER`` per user."""
