@@ -16,9 +16,7 @@ from accounting.exact.argument_checks import (
     FloatArray,
     nonnegative_array,
     nonnegative_finite,
-    renyi_orders,
 )
-from accounting.exact.invalid_input import InvalidInput
 
 # Sums of a few terms are computed to within this, relative to the sum of their magnitudes.
 SUM_ERROR: Final = 2.0**-49
@@ -34,16 +32,6 @@ BISECTIONS: Final = 80
 def target_epsilon(epsilon: float) -> float:
     """Return a checked epsilon, at most `_LARGEST_EPSILON`."""
     return min(nonnegative_finite("epsilon", epsilon), _LARGEST_EPSILON)
-
-
-def renyi_curve(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Return (orders, shape (k,); divergences, shape (k,) or (n, k)), checked."""
-    alphas = renyi_orders("orders", orders)
-    divergences = nonnegative_array("rdp", rdp)
-    if divergences.ndim not in (1, 2) or divergences.shape[-1] != alphas.size:
-        k = alphas.size
-        raise InvalidInput("rdp", divergences.shape, f"one column per order: ({k},) or (n, {k})")
-    return alphas, divergences
 
 
 def known_amounts(argument: str, values: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:

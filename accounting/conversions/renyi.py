@@ -13,11 +13,11 @@ from accounting.conversions.amounts import (
     LARGEST_AMOUNT,
     SUM_ERROR,
     probability_up,
-    renyi_curve,
     target_epsilon,
 )
 from accounting.exact.argument_checks import (
     FloatArray,
+    nonnegative_array,
     probability,
     renyi_orders,
 )
@@ -180,8 +180,11 @@ def _ends(epsilon: float, delta: float) -> tuple[float, float]:
 
 
 def _usable_curve(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Return `renyi_curve`, with unusably large divergences replaced by infinity."""
-    alphas, divergences = renyi_curve(orders, rdp)
+    """Return (orders, shape (k,); divergences, (k,) or (n, k)), unusably large ones infinite."""
+    alphas, divergences = renyi_orders("orders", orders), nonnegative_array("rdp", rdp)
+    if divergences.ndim not in (1, 2) or divergences.shape[-1] != alphas.size:
+        k = alphas.size
+        raise InvalidInput("rdp", divergences.shape, f"one column per order: ({k},) or (n, {k})")
     if divergences.size and divergences.max() >= LARGEST_AMOUNT:
         divergences = np.where(divergences < LARGEST_AMOUNT, divergences, np.inf)
     return alphas, divergences

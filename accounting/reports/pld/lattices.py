@@ -98,7 +98,7 @@ class LatticeChooser:
         log_delta = np.log(delta)
         cumulants = self._composed(counts, self._cut(counts, log_delta), added)
         epsilons = (cumulants + self._log_weight - log_delta[:, None]) / TILTS
-        return self._plan(counts, np.maximum(epsilons.min(axis=1), 0.0), log_delta, added)
+        return self.at_both(counts, np.maximum(epsilons.min(axis=1), 0.0), log_delta, added)
 
     def at_epsilon(
         self, counts: FloatArray, epsilon: FloatArray, added: bool, floor: FloatArray
@@ -109,13 +109,7 @@ class LatticeChooser:
         log_delta = (cumulants + self._log_weight - TILTS * epsilon[:, None]).min(axis=1)
         with np.errstate(divide="ignore"):
             lowest = np.maximum(np.log(floor) - _FLOOR_MARGIN, _LOG_SMALLEST_DELTA)
-        return self._plan(counts, epsilon, np.clip(log_delta, lowest, 0.0), added)
-
-    def at_both(
-        self, counts: FloatArray, epsilon: FloatArray, log_delta: FloatArray, added: bool
-    ) -> LatticePlan:
-        """Plan for the neighbourhood of `epsilon` and `log_delta`, shape (n,) each."""
-        return self._plan(counts, epsilon, log_delta, added)
+        return self.at_both(counts, epsilon, np.clip(log_delta, lowest, 0.0), added)
 
     def scale(self, counts: FloatArray, epsilon: FloatArray) -> FloatArray:
         """Return the scale of each epsilon, to compare its errors with, shape (n,)."""
@@ -141,9 +135,10 @@ class LatticeChooser:
             result[users] = counts[users] @ self._curves[index][int(added)]
         return result
 
-    def _plan(
+    def at_both(
         self, counts: FloatArray, epsilon: FloatArray, log_delta: FloatArray, added: bool
     ) -> LatticePlan:
+        """Plan for the neighbourhood of `epsilon` and `log_delta`, shape (n,) each."""
         cut = self._cut(counts, log_delta)
         cumulants = self._composed(counts, cut, added)
         largest = self._largest(cut)

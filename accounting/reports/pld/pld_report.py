@@ -41,27 +41,6 @@ class TableKey(NamedTuple):
     upper: bool
 
 
-class LossKey(NamedTuple):
-    """The choices that determine the discretisation of one level's step."""
-
-    level: int
-    step_exponent: int
-    cut: int
-
-
-class Crossing(NamedTuple):
-    """Neighbouring places between which a decreasing function falls below its target.
-
-    Shape (n,) each: value(low) >= target > value(high) and high = low + 1, or as much of this as
-    was found.
-    """
-
-    low: IntArray
-    at_low: FloatArray
-    high: IntArray
-    at_high: FloatArray
-
-
 class PldReport:
     """Certified (lower, estimate, upper) of delta and epsilon from transforms of discrete losses.
 
@@ -83,7 +62,7 @@ class PldReport:
         mirrored = [source.mirrored for source in self._steps.sources]
         self._one_sided_levels = np.logical_not(mirrored)
         self._ceilings = AddedCeilings(self._steps)
-        self._losses: dict[LossKey, StepLoss] = {}
+        self._losses: dict[tuple[int, int, int], StepLoss] = {}  # by level, exponent and cut
         self._tables: dict[TableKey, LossTransforms] = {}
 
     def delta(self, counts: IntArray, epsilon: float) -> Bounds:
@@ -271,14 +250,15 @@ class PldReport:
     def _fill(self, table: LossTransforms, key: TableKey, steps: FloatArray) -> None:
         for level in table.missing(np.asarray(steps.any(axis=0))).tolist():
             unbounded = bool(self._steps.unbounded[level])
-            table.fill(level, self._loss(LossKey(level, key.step_exponent, key.cut)), unbounded)
+            table.fill(level, self._loss(level, key.step_exponent, key.cut), unbounded)
 
-    def _loss(self, key: LossKey) -> StepLoss:
+    def _loss(self, level: int, exponent: int, cut: int) -> StepLoss:
+        key = level, exponent, cut
         if key not in self._losses:
             while len(self._losses) >= _LOSSES_KEPT:
                 del self._losses[next(iter(self._losses))]
-            source = self._steps.sources[key.level]
-            self._losses[key] = discretised(source, 2.0**key.step_exponent, CUTS[key.cut])
+            source = self._steps.sources[level]
+            self._losses[key] = discretised(source, 2.0**exponent, CUTS[cut])
         return self._losses[key]
 
 
@@ -288,10 +268,14 @@ def _crossing(
     start: IntArray,
     guess: IntArray,
     slope: float,
-) -> Crossing:
+) -> tuple[IntArray, FloatArray, IntArray, FloatArray]:
     """Return where a decreasing function crosses its target, from `start` on, near `guess`.
 
     `value` takes (places, users); `slope`: roughly how fast log(value) falls between places.
+
+    Returns:
+        (low, its value, high, its value), shape (n,) each: value(low) >= target > value(high) and
+        high = low + 1, or as much of this as was found.
     """
     unit = float(np.clip(1.0 / slope, 1.0, _FURTHEST)) if slope > 0.0 else float(_FURTHEST)
     log_target = np.log(target)
@@ -344,7 +328,7 @@ def _crossing(
         moves[open_] = np.where(
             left, np.maximum(moves[open_], 0) + 1, np.minimum(moves[open_], 0) - 1
         )
-    return Crossing(low, at_low, high, at_high)
+    return low, at_low, high, at_high
 
 
 def _bounds(used: BoolArray, lower: FloatArray, upper: FloatArray) -> Bounds:
