@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accounting import GdpFilter, NormGrid, PoissonGaussian, ReportAccountant, gdp_to_delta
-from streams import Epochs, Turnstile
+from streams import Turnstile
 
 # --- A4: renewal ---
 
@@ -50,13 +50,13 @@ def admitted(turnstile: Turnstile, days: dict[int, float], **policy: str) -> np.
         days: the norm of the user's events, by day; 0 where there are none.
         policy: the terms of each epoch besides a budget of mu squared 1.
     """
-    epochs = Epochs(turnstile, "ads", period="month", measure="gdp", budget=1.0, **policy)
     taken = []
     for day, norm in days.items():
-        epoch = f"2026-{1 + day // 2:02}"
-        (decision,) = epochs.charge(f"day-{day}", {epoch: ([7], [norm])}, noise_stddev=1.0).values()
+        epoch, query = f"ads.2026-{1 + day // 2:02}", f"day-{day}"
+        turnstile.create_dataset(epoch, measure="gdp", budget=1.0, **policy)
+        decision = turnstile.run(epoch, query).charge([7], [norm], noise_stddev=1.0)
         taken.append(norm * float(decision.admitted[0]))
-        epochs.close(f"day-{day}", [epoch])
+        turnstile.close_run(epoch, query)
     return np.array(taken)
 
 
@@ -85,9 +85,10 @@ def test_epochs_that_share_a_budget_lose_more_than_the_budget_of_one() -> None:
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_one_query_over_several_epochs_adds_up_what_a_user_contributes(count: int) -> None:
     """Each epoch pays mu squared 1. All of them together move the sum by their number."""
-    epochs = Epochs(Turnstile.in_memory(), "ads", period="month", measure="gdp", budget=1.0)
-    parts = {f"2026-{month:02}": ([7], [1.0]) for month in range(1, count + 1)}
-    decisions = epochs.charge("year", parts, noise_stddev=1.0)
+    turnstile, decisions = Turnstile.in_memory(), {}
+    for epoch in (f"ads.2026-{month:02}" for month in range(1, count + 1)):
+        turnstile.create_dataset(epoch, measure="gdp", budget=1.0)
+        decisions[epoch] = turnstile.run(epoch, "year").charge([7], [1.0], noise_stddev=1.0)
     moved = sum(float(decision.admitted[0]) for decision in decisions.values())
     assert moved**2 == count**2  # of the user; that of one epoch is 1
 
