@@ -150,8 +150,7 @@ class Query:
         most: the number of labels that a ``top`` names.
         threshold: of a ``threshold``.
         noise: standard deviation; 0 if it follows from the budget.
-        active_windows: in how many windows the budget lets every user count fully, if ``noise``
-            is 0.
+        active_windows: how many full windows each user's budget pays for, if ``noise`` is 0.
         share: the share of the budget for these windows, if ``noise`` is 0.
         left_out: the part of that share that is kept back for corrections; 0 for none.
         block: the number of windows that are corrected together; 0 without corrections.
@@ -453,7 +452,7 @@ def _query(number: int, content: Mapping[str, Any], source: Source, zone: str | 
     if ("noise" in content) == ("active_windows" in content):
         raise UnusableQueries(
             f"{table.where}: give either noise, a standard deviation in the units of the answer, "
-            "or active_windows, the number of windows in which the budget lets a user count fully",
+            "or active_windows, the number of full windows that each user's budget pays for",
             "noise",
         )
     if "noise" in content:

@@ -333,7 +333,7 @@ class Setting(Summary):
     """The errors of a query's answers with one setting.
 
     Attributes:
-        active_windows: in how many windows the budget lets every user count fully.
+        active_windows: how many full windows each user's budget pays for.
         block_windows: the number of windows that are corrected together; 0 without corrections.
         left_out: the part of the query's budget that is kept back for corrections.
         noise_stddev: of the noise in an answer, before the correction.
