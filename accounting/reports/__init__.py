@@ -16,20 +16,15 @@ from accounting.reports.accountant import (
 )
 from accounting.reports.bounds import Bounds
 from accounting.reports.grid import NormGrid
-from accounting.reports.pld.pld_report import PldReport
-from accounting.reports.renyi_report import DEFAULT_ORDERS, RenyiReport
 from accounting.reports.saddlepoint import SaddlePointReport
 
 __all__ = [
-    "DEFAULT_ORDERS",
     "METHODS",
     "BoundedArray",
     "Bounds",
     "MembershipRisk",
     "Method",
     "NormGrid",
-    "PldReport",
-    "RenyiReport",
     "ReportAccountant",
     "SaddlePointReport",
 ]

@@ -107,7 +107,7 @@ class ReportAccountant:
     `np.concatenate([first, second], axis=1)`. A sampled step counts at the user's norm, whether or
     not the user was sampled.
 
-    `orders`: for "renyi", shape (k,), > 1 and finite; `DEFAULT_ORDERS` if not given.
+    `orders`: for "renyi", shape (k,), > 1 and finite; if not given, orders from 1.01 to 131073.
 
     Neighbours differ by adding or removing the user; the larger direction counts. Each method's
     tables are computed at its first use and cached:

@@ -83,7 +83,8 @@ from accounting.release import (
 )
 from accounting.release.clipping import norm_products
 from accounting.release.exact_normals import LARGEST_STDDEV, ExactNormals
-from accounting.reports import METHODS, RenyiReport
+from accounting.reports import METHODS
+from accounting.reports.renyi_report import RenyiReport
 from accounting.research import (
     GdpOdometer,
     LecuyerOdometer,

@@ -13,7 +13,8 @@ from mpmath import mpf
 from accounting import renyi_cost, renyi_to_delta, renyi_to_epsilon, zcdp_to_epsilon
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.exact.argument_checks import IntArray
-from accounting.reports import DEFAULT_ORDERS, NormGrid, RenyiReport
+from accounting.reports import NormGrid
+from accounting.reports.renyi_report import DEFAULT_ORDERS, RenyiReport
 
 GRID = NormGrid(1.0, 20)
 ORDERS = [1.25, 2.0, 3.5, 8.0, 64.0, 1000.0]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
-from accounting.reports import METHODS, Method, NormGrid, RenyiReport, ReportAccountant
+from accounting.reports import METHODS, Method, NormGrid, ReportAccountant
+from accounting.reports.renyi_report import RenyiReport
 
 GRID = NormGrid(1.0, 10)
 MECHANISMS = [Gaussian(2.0), PoissonGaussian(1.0, 0.05)]
