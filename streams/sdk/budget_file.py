@@ -461,7 +461,7 @@ class BudgetFile:
         row = partition, offset, written, request
         digest = _digest(NORMS, partition, offset, written, None, request)
         self._database.execute("INSERT INTO norms VALUES (?, ?, ?, ?, ?)", (*row, digest))
-        for channel in Channel:
+        for channel in dict.fromkeys(output.channel for output in outputs):
             self._publish(channel, partition, outputs, written)
         if part.is_due:
             self._merge(part)
