@@ -299,9 +299,13 @@ class ProcessStore:
         return answer
 
     async def keep_suspension(self, partition: int, reason: Any, *about: Any) -> None:
-        """Store why a partition is suspended: never a loss of the log that did not happen."""
-        world = self._process.world
-        if reason in _LOSSES and world.catastrophe is None:
+        """Store why a partition is suspended.
+
+        Its owner never suspends it for a loss of the log that did not happen. A former owner may
+        lack records that were deleted since, and the next heartbeat of the owner corrects it.
+        """
+        world, owner = self._process.world, self._shared.contents(partition).meta.get("owner")
+        if reason in _LOSSES and world.catastrophe is None and owner == self._process.name:
             where = f"{self._process.name} suspends {partition}"
             world.failures.append(Wrong(f"{where} without a cause: {about}"))
         await self._do("keep_suspension", "keep_suspension", partition, reason, *about)

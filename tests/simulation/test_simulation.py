@@ -65,7 +65,7 @@ def test_every_mutation_applies_to_the_code(name: str) -> None:
         ("attempts-not-checked", 3),
         ("levels-not-deferred", 18),
         ("calls-accepted-during-a-step", 4),
-        ("levels-charged-twice", 314),
+        ("levels-charged-twice", 830),
         ("reserves-rounded-down", 17),
         ("last-units-missed", 48),
         ("unknown-erasure-keys-accepted", 28),
