@@ -8,8 +8,8 @@ import pytest
 from streams.ledger.columns import PAGE_ROWS
 from streams.ledger.ledger import Ledger
 from streams.records import CloseDataset, Erase, RosterDecision
-from tests.unit.ledger.ledgers import rebuilt
-from tests.unit.ledger.roster_logs import LEVELS, RosterLog, prices
+from tests.unit.ledger.ledgers import admitted, rebuilt
+from tests.unit.ledger.roster_logs import LEVELS, RosterLog, begun, prices
 
 ORDERS = [1.5 + number for number in range(32)]
 POLICY = {"measure": "renyi", "orders": ORDERS, "budget": [100.0] * 32, "user_ids": "integer"}
@@ -115,6 +115,42 @@ def test_what_is_noted_is_all_that_changed_and_no_charge_accrues_twice(seed):
         check_accruals(log.ledger)
         if rng.random() < 0.1:
             log.hand_over(rebuilt(log.changes))
+    log.audit()
+
+
+def with_accrued() -> RosterLog:
+    """A roster whose members have accrued two of three steps, each of 1/32, and another run."""
+    log = begun(range(4), budget=4.5 / 32, odometer_step=[2**42])  # no odometer rises
+    for step in range(3):
+        log.step(step, b"" if step else prices(4.0))
+    log.open(run="aside")
+    return log
+
+
+def test_charge_by_norms_counts_what_rosters_have_accrued():
+    log = with_accrued()
+    assert admitted(log.charge(0, [0, 1], [1.2, 1.5], run="aside")) == [True, False]
+    assert log.spent()[0] > log.spent()[1] == log.spent()[2]
+    log.audit()
+
+
+def test_accrued_charges_of_users_who_are_charged_nothing_are_stored():
+    log = with_accrued()
+    log.charge(0, [0, 1], [0.0, 1.5], run="aside")
+    assert stored(rebuilt(log.changes)) == stored(log.ledger)
+    assert len(set(log.spent().values())) == 1
+
+
+def test_members_of_pages_newer_than_their_enrolment_are_loaded_once():
+    log = begun(range(4))
+    log.enrol([9, 8], first=4)
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
+    ledger = Ledger(0, 1)
+    ledger.state.load(pages, log.changes)
+    members = ledger.state.rosters.members["d", "r"]
+    assert members.slots.tolist() == log.ledger.state.rosters.members["d", "r"].slots.tolist()
+    log.hand_over(ledger)
+    log.step(0, prices(4.0), members=6)
     log.audit()
 
 
