@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, TypeVar
 
@@ -32,7 +33,7 @@ from accounting.exact.invalid_input import InvalidInput
 
 _POOL_BYTES: Final = 512
 _Size = TypeVar("_Size", Fraction, int)
-_DIGIT_BITS: Final = 32  # bits that refine a uniform deviate while a comparison is undecided
+DIGIT_BITS: Final = 32  # bits that refine a uniform deviate while a comparison is undecided
 
 
 class ExactNoise:
@@ -95,7 +96,7 @@ class ExactNoise:
             k = self._successes(self._exp_minus_half)
             if not all(self._exp_minus_half() for _ in range(k * (k - 1))):
                 continue
-            x = _Uniform(self._bits)
+            x = PartialUniform(self._bits(DIGIT_BITS), DIGIT_BITS)
             if all(self._exp_minus_part(x, k) for _ in range(k + 1)):
                 break
         sign = 1 - 2 * self._bits(1)
@@ -107,7 +108,7 @@ class ExactNoise:
             high = (2 * top * (k * scale + x.digits + 1) + bottom * scale) // (2 * bottom * scale)
             if low == high:
                 break
-            x.refine()
+            x.refine(self._bits(DIGIT_BITS))
         return sign * low
 
     def _laplace(self, scale: Fraction) -> int:
@@ -142,26 +143,26 @@ class ExactNoise:
             trials += 1
         return trials % 2 == 1
 
-    def _exp_minus_part(self, x: _Uniform, k: int) -> bool:
+    def _exp_minus_part(self, x: PartialUniform, k: int) -> bool:
         """Return True with probability exp(-x (2 k + x) / (2 k + 2)), the exponent in [0, 1)."""
         trials = 1
         while self._uniform_below_part(x, k, (2 * k + 2) * trials):
             trials += 1
         return trials % 2 == 1
 
-    def _uniform_below_part(self, x: _Uniform, k: int, divisor: int) -> bool:
+    def _uniform_below_part(self, x: PartialUniform, k: int, divisor: int) -> bool:
         """Return whether a new uniform deviate is below x (2 k + x) / divisor."""
-        u = _Uniform(self._bits)
+        u = PartialUniform(self._bits(DIGIT_BITS), DIGIT_BITS)
         while True:
             while u.bits < x.bits:
-                u.refine()
+                u.refine(self._bits(DIGIT_BITS))
             # Both sides times divisor * scale^2, at the two ends of the interval of x and of u.
             scale = 1 << x.bits
             if (u.digits + 1) * divisor * scale <= x.digits * (2 * k * scale + x.digits):
                 return True
             if u.digits * divisor * scale >= (x.digits + 1) * (2 * k * scale + x.digits + 1):
                 return False
-            x.refine()
+            x.refine(self._bits(DIGIT_BITS))
 
     def _successes(self, trial: Callable[[], bool]) -> int:
         count = 0
@@ -199,16 +200,19 @@ class ExactNoise:
             self._used = 0
 
 
-class _Uniform:
-    """A uniform number in [0, 1), of which only the first binary digits have been drawn."""
+@dataclass
+class PartialUniform:
+    """A uniform number in [0, 1) of which the first `bits` binary digits are known."""
 
-    def __init__(self, draw: Callable[[int], int]) -> None:
-        self._draw = draw
-        self.digits = 0
-        self.bits = 0
-        self.refine()
+    digits: int
+    bits: int
 
-    def refine(self) -> None:
-        """Draw more digits: the number is from digits / 2**bits to (digits + 1) / 2**bits."""
-        self.digits = (self.digits << _DIGIT_BITS) | self._draw(_DIGIT_BITS)
-        self.bits += _DIGIT_BITS
+    def ends(self) -> tuple[Fraction, Fraction]:
+        """Return the ends of the interval that contains the number."""
+        scale = 1 << self.bits
+        return Fraction(self.digits, scale), Fraction(self.digits + 1, scale)
+
+    def refine(self, more: int) -> None:
+        """Append `DIGIT_BITS` more digits."""
+        self.digits = (self.digits << DIGIT_BITS) | more
+        self.bits += DIGIT_BITS

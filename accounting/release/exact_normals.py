@@ -30,7 +30,6 @@ from __future__ import annotations
 import os
 import ssl
 from bisect import bisect_right
-from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
@@ -41,7 +40,7 @@ import numpy.typing as npt
 
 from accounting.exact.argument_checks import IntArray
 from accounting.exact.invalid_input import InvalidInput
-from accounting.release.exact_noise import ExactNoise
+from accounting.release.exact_noise import DIGIT_BITS, ExactNoise, PartialUniform
 
 LARGEST_STDDEV: Final = 2**40
 """Twenty such standard deviations fit in an int64."""
@@ -123,7 +122,7 @@ class ExactNormals:
             for at in np.flatnonzero(np.abs(above) < OPEN_TRIAL):
                 place = int(pending[at])
                 deviate = _Deviate(int(bins[place]), int(digits[place]), _DIGITS)
-                uniform = _PartialUniform(int(tries[at]), 53)
+                uniform = PartialUniform(int(tries[at]), 53)
                 decided[place] = self._finished(deviate, trial, uniform, stddev)
             if trial % 2 == 0:
                 is_rejected[pending[above >= OPEN_TRIAL]] = True
@@ -143,17 +142,17 @@ class ExactNormals:
         return result[~is_rejected]
 
     def _finished(
-        self, deviate: _Deviate, trial: int, uniform: _PartialUniform | None, stddev: Fraction
+        self, deviate: _Deviate, trial: int, uniform: PartialUniform | None, stddev: Fraction
     ) -> int:
         """Continue with step 3 from this trial, and complete all later steps."""
-        while self._is_below(uniform or _PartialUniform(0, 0), deviate, trial):
+        while self._is_below(uniform or PartialUniform(0, 0), deviate, trial):
             trial, uniform = trial + 1, None
         if trial % 2 == 0:
             return self._one_by_one.rounded_normal(stddev)
         rounded = self._rounded(deviate, stddev)
         return rounded if self._bits(1) else -rounded
 
-    def _is_below(self, uniform: _PartialUniform, deviate: _Deviate, trial: int) -> bool:
+    def _is_below(self, uniform: PartialUniform, deviate: _Deviate, trial: int) -> bool:
         """Return whether a uniform number is below t / trial."""
         while True:
             low, high = (exponent(deviate.bin, d) / trial for d in deviate.ends())
@@ -161,8 +160,8 @@ class ExactNormals:
                 return True
             if uniform.ends()[0] >= high:
                 return False
-            uniform.refine(self._bits(32))
-            deviate.refine(self._bits(32))
+            uniform.refine(self._bits(DIGIT_BITS))
+            deviate.refine(self._bits(DIGIT_BITS))
 
     def _rounded(self, deviate: _Deviate, stddev: Fraction) -> int:
         top, bottom = 2 * stddev.numerator, 2 * stddev.denominator
@@ -175,7 +174,7 @@ class ExactNormals:
             )
             if low == high:
                 return low
-            deviate.refine(self._bits(32))
+            deviate.refine(self._bits(DIGIT_BITS))
 
     def bin_beyond(self, word: int) -> int:
         """Return the bin of a uniform number whose first 64 digits do not decide it."""
@@ -204,30 +203,12 @@ def strong_bytes(count: int) -> bytes:
     return ssl.RAND_bytes(count)
 
 
-@dataclass
-class _PartialUniform:
-    """A uniform number in [0, 1) of which the first `bits` binary digits are known."""
-
-    digits: int
-    bits: int
-
-    def ends(self) -> tuple[Fraction, Fraction]:
-        """Return the ends of the interval that contains the number."""
-        scale = 1 << self.bits
-        return Fraction(self.digits, scale), Fraction(self.digits + 1, scale)
-
-    def refine(self, more: int) -> None:
-        """Append 32 more digits."""
-        self.digits = (self.digits << 32) | more
-        self.bits += 32
-
-
 class _Deviate:
     """A bin and the known digits of d."""
 
     def __init__(self, bin_: int, digits: int, bits: int) -> None:
         self.bin = bin_
-        self._within = _PartialUniform(digits, bits)
+        self._within = PartialUniform(digits, bits)
         self.refine = self._within.refine
 
     def ends(self) -> tuple[Fraction, Fraction]:

@@ -73,7 +73,7 @@ def test_rounded_normal_of_many_digits_is_normal(stddev: Fraction) -> None:
 def test_comparisons_that_one_bit_leaves_open_are_decided_by_more_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exact_noise, "_DIGIT_BITS", 1)
+    monkeypatch.setattr(exact_noise, "DIGIT_BITS", 1)
     noise = ExactNoise(np.random.default_rng(13))
     draws = np.array([noise.rounded_normal(Fraction(5, 2)) for _ in range(10_000)])
     assert normal_pvalue(draws, 2.5) > FALSE_POSITIVES
