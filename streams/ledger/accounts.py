@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import Mechanism
-from accounting.filters.account_terms import AccountCostTable, BalanceColumns
+from accounting.filters.account_terms import BalanceColumns
 from accounting.filters.payment import any_order
 from accounting.filters.recurring import BudgetAccount
 from streams.ledger.columns import (
@@ -139,7 +138,8 @@ class Accounts:
     Attributes:
         policy: of the dataset.
         rule: how the policy charges users.
-        account: their numbers, for the rosters with recurring charges.
+        columns: their numbers, for charges by norms.
+        account: the same, for the rosters with recurring charges.
         erased: the keyed hashes among the users.
     """
 
@@ -150,7 +150,7 @@ class Accounts:
         self._index = UserIndex()
         self._own = OwnBalances() if self.rule.binds else None
         self._rows = Balances(self.rule.orders) if self._own is None else self._own
-        self._columns = cast(UserRows, self._rows)
+        self.columns = cast(UserRows, self._rows)
         self.account = BudgetAccount(self.rule.terms, cast(BalanceColumns, self._rows))
         self._exhausted: int | None = 0  # None: to be counted
         self.erased: set[str] = set()
@@ -241,12 +241,6 @@ class Accounts:
         if self.account.recurring_charges:
             self.account.settle_for_write(sought.slots)
 
-    def payment(
-        self, slots: Numbers, mechanism: Mechanism, norms: NDArray[np.float64], reserve: float
-    ) -> tuple[NormPayment, Numbers]:
-        """Return `Rule.payment` of prepared users."""
-        return self.rule.payment(self._columns, slots, mechanism, norms, reserve)
-
     def pay(self, slots: Numbers, payment: NormPayment, bound: Numbers) -> Written:
         """Settle a payment that fits, and write the rows of its users; see `payment`."""
         rows = self._rows
@@ -278,12 +272,6 @@ class Accounts:
             first_new_slot=len(self._index) - len(sought.new_users),
         )
         return noted, self.bounds_raised(raised, before)
-
-    def bind(
-        self, slots: Numbers, table: AccountCostTable, levels: NDArray[np.uint8]
-    ) -> tuple[Numbers, bool]:
-        """Return `Rule.bind` of users who are charged these levels of a cost table."""
-        return self.rule.bind(self._columns, slots, table.units, levels)
 
     def note(
         self, slots: Rows, raised: Numbers, bound: Numbers, charged: ByLevel | None = None
@@ -346,7 +334,7 @@ class Accounts:
         """Return a page as it is now; from here on it counts as written."""
         count = len(self._index)
         first, end = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count)
-        users = self._index.users(first, end).pack()
+        users = self._index.users_at(np.arange(first, end)).pack()
         columns = self._rows.take_page(number)
         if self._charged:
             columns[_SEEN] = pack_numbers(np.array([self._charged]))

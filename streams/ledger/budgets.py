@@ -132,7 +132,9 @@ class Budgets:
         for start in range(0, count, at_once):
             block = slice(start, start + at_once)
             payments = [
-                accounts.payment(found.slots[block], mechanism, norms[block], reserve)
+                accounts.rule.payment(
+                    accounts.columns, found.slots[block], mechanism, norms[block], reserve
+                )
                 for accounts, found in budgets
             ]
             asked = [payment for payment, _ in payments]

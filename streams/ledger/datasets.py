@@ -291,12 +291,7 @@ def take_hold(
 ) -> None:
     """Give each outermost budget that it charges to a run that is opened, or none.
 
-    Args:
-        state: the partition's state.
-        budgets: those of the run's dataset, the nearest first.
-        request: the opening.
-        before: the run before the request; None if it is new.
-        run: the run after the request.
+    ``before`` is the run before the request, None if it is new, and ``run`` is the run after it.
 
     Raises:
         Rejection: BUDGET_HELD, if another run holds one and the request does not take over.

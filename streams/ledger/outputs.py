@@ -103,15 +103,9 @@ def halted_of(
     budgets: list[str],
     place: Place,
 ) -> Iterator[Output]:
-    """Yield the HALT events of a roster step.
+    """Yield the HALT events of a roster step for n halted users.
 
-    Args:
-        charge: the step.
-        users: the halted users.
-        exhausted: which of them have nothing left, (n,).
-        reasons: the reason byte of each, (n,).
-        budgets: the names of the budgets that reasons refer to.
-        place: of the record.
+    ``exhausted``, (n,), says who has nothing left, and ``reasons``, (n,), refers to ``budgets``.
     """
     starts = range(0, len(users), _HALTED_USERS)
     for part, start in enumerate(starts):
@@ -163,12 +157,8 @@ def reject(
 ) -> Output:
     """Return the reject of a record that was not applied.
 
-    Args:
-        value: of the record.
-        request: the decoded record; None if it cannot be decoded.
-        rejection: the reason.
-        current_attempt: of the run that it names, if there is one.
-        place: of the record.
+    ``request`` is None if the record cannot be decoded; ``current_attempt`` is that of the run that
+    it names, if there is one.
     """
     dataset, run, *_ = (*(request.address if request else ()), None, None)
     attempt, step, token = (getattr(request, name, None) for name in ("attempt", "step", "request"))

@@ -297,7 +297,7 @@ class Members:
         elif not len(levels):
             return [NO_ROWS for _ in self._budgets.accounts]
         bound = [
-            accounts.bind(slots, table, levels)
+            accounts.rule.bind(accounts.columns, slots, table.units, levels)
             for accounts, slots, table in zip(
                 self._budgets.accounts,
                 self.slots_of(listed_rows(rows)),
@@ -356,14 +356,9 @@ def enrolment(
     budgets: Budgets,
     beside: int,
 ) -> tuple[Terms, list[Sought]]:
-    """Check an enrolment; nothing has changed yet.
+    """Check an enrolment in a roster, whose terms are None if there is none yet; change nothing.
 
-    Args:
-        request: the enrolment.
-        terms: of the roster; None if there is none.
-        rows: of the members.
-        budgets: of the run's dataset.
-        beside: the number of other rosters that share one of these budgets.
+    ``beside`` is the number of other rosters that share one of these budgets.
 
     Returns:
         The roster's terms, and in each budget the slots of users who are not members yet.

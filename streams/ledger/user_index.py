@@ -110,10 +110,6 @@ class UserIndex:
         pairs = zip(names, integers.tolist(), strict=True)
         return UserIds([integer if name is None else name for name, integer in pairs])
 
-    def users(self, start: int, stop: int) -> UserIds:
-        """Return the ids in slots start to stop, in order."""
-        return self.users_at(np.arange(start, min(stop, self._count)))
-
     def user(self, slot: int) -> User:
         """Return the id in one slot."""
         name = self._string_at[slot] if self._string_at else None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from accounting import Gaussian, Laplace, PureDP
 from accounting.costs.norm_levels import norms_of
 from accounting.measures import MEASURES
-from streams.ledger import accounts, columns, rule
+from streams.ledger import columns, rule
 from streams.ledger.ledger import Channel, Ledger, ledger_of
 from streams.records import Enrolled, Reason, Rejected, encode
 from streams.records.digests import NO_TOPIC, page_digests
@@ -462,13 +462,13 @@ def test_what_a_cost_table_can_say_is_charged(measure, mechanism, name):
 def test_unbound_members_are_examined_only_after_changes(monkeypatch):
     """At level 0 a user is bound to none, for as long as that may be: a step looks at nobody."""
     looked = []
-    bind = accounts.Accounts.bind
+    bind = rule.Rule.bind
 
-    def bound(own, slots, *given):
+    def bound(own, rows, slots, *given):
         looked.append(len(slots))
-        return bind(own, slots, *given)
+        return bind(own, rows, slots, *given)
 
-    monkeypatch.setattr(accounts.Accounts, "bind", bound)
+    monkeypatch.setattr(rule.Rule, "bind", bound)
     policy = POLICIES["per-user order"]
     units = prices(30.0, "renyi", policy["orders"])
     log = begun(range(6), **policy)
