@@ -298,7 +298,7 @@ def corrected_errors(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class ErrorSummary:
     """The errors of some windows.
 
     Attributes:
@@ -322,14 +322,14 @@ class Summary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Month(Summary):
+class Month(ErrorSummary):
     """The errors of the windows that begin in one month."""
 
     month: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting(Summary):
+class Setting(ErrorSummary):
     """The errors of a query's answers with one setting.
 
     Attributes:
