@@ -63,6 +63,7 @@ LEVEL_COUNT: Final = 100
 GRID_BITS: Final = 24
 """The noise is this many powers of two above the grid spacing."""
 
+_NOISE_AT_ONCE: Final = 2**15
 _LARGEST_ROW: Final = 2.0**45  # in grid spacings: 2^17 rows of one direction add up to 2^62
 
 
@@ -132,14 +133,15 @@ class PrivateSteps:
         self.planned = steps
         self.outer_parts, self.scratch = frozenset(outer_parts), Scratch()
         self._generator = not_private_generator
-        self._noise = ExactNormals(not_private_generator)
+        self._noise = _Noise(not_private_generator, callable(noise_multiplier))
         self._open: OpenStep | None = None
         self._ahead: _Sent | None = None
         self._released = -1
         self._name = run.dataset, run.name
         self._follows = self._follows_norms(levels)
-        self._settings(run.step, clip_norm)  # an error before users are enrolled
+        settings = self._settings(run.step, clip_norm)
         follows_schedule = callable(self._noise_stddev) or callable(sampling_rate)
+        self._constant = None if follows_schedule else settings
         if steps is not None:
             runs = planned(self._noise_stddev, sampling_rate, steps)
             check_plan(Plan([run.policy, *run.outer], runs, clip_norm))
@@ -279,7 +281,7 @@ class PrivateSteps:
             self._ahead = None
         else:
             # Step 1.
-            mechanism, exponent = self._settings(self._run.step, self.roster.clip_norm)
+            mechanism, exponent = self._next_settings()
             # Step 2.
             decision = self.roster.charge(
                 noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
@@ -293,11 +295,14 @@ class PrivateSteps:
 
     def _send(self) -> _Sent:
         """Do steps 1 and 2 of the next step, without waiting for the decision."""
-        mechanism, exponent = self._settings(self._run.step, self.roster.clip_norm)
+        mechanism, exponent = self._next_settings()
         charged = self.roster.charge_ahead(
             noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
         )
         return _Sent(charged.decision, mechanism, exponent)
+
+    def _next_settings(self) -> tuple[PoissonGaussian, int]:
+        return self._constant or self._settings(self._run.step, self.roster.clip_norm)
 
     def _settings(self, step: int, clip_norm: float) -> tuple[PoissonGaussian, int]:
         """Return the mechanism of a step, and the exponent of its grid spacing."""
@@ -343,11 +348,36 @@ class PrivateSteps:
             self.stopped = self._stop.ends_after(step.step, self._decision.admitted)
         noisy = []
         for exponent, total in totals:
-            stddev = Fraction(math.ldexp(step.noise_stddev, -exponent))  # exact, too
+            stddev = math.ldexp(step.noise_stddev, -exponent)  # exact, too
             units = total + self._noise.draw(stddev, len(total))
             noisy.append(units * math.ldexp(1.0, exponent))  # exact: a power of two
         divisor = self._expected_batch
         return np.concatenate(noisy) / (divisor(step.step) if callable(divisor) else divisor)
+
+
+class _Noise:
+    """Draws rounded normal deviates, those of a small model for several steps at once: a draw of
+    few takes as long as one of many.
+
+    Args:
+        generator: a seeded one, for tests, whose numbers are drawn when they are needed.
+        changes: whether standard deviations differ from step to step.
+    """
+
+    def __init__(self, generator: np.random.Generator | None, changes: bool) -> None:
+        self._normals = ExactNormals(generator)
+        self._at_once = 1 if changes or generator is not None else _NOISE_AT_ONCE
+        self._ready: dict[float, NDArray[np.int64]] = {}
+
+    def draw(self, stddev: float, count: int) -> NDArray[np.int64]:
+        """Return deviates as ``ExactNormals.draw``, each of them once."""
+        if count >= self._at_once:
+            return self._normals.draw(Fraction(stddev), count)
+        ready = self._ready.pop(stddev, None)
+        if ready is None or len(ready) < count:
+            ready = self._normals.draw(Fraction(stddev), self._at_once)
+        self._ready[stddev] = ready[count:]
+        return ready[:count]
 
 
 class _Sent(NamedTuple):
