@@ -29,7 +29,7 @@ from accounting.costs.norm_levels import LevelArray
 from accounting.exact.argument_checks import FloatArray, IntArray
 from accounting.filters.payment import NOTHING, Payment, Restart
 from accounting.filters.per_user_order import OrderArray
-from accounting.filters.roster_columns import Rows
+from accounting.filters.roster_columns import Rows, rows_at
 
 Orders: TypeAlias = Literal["none", "per-user", "all"]
 
@@ -202,13 +202,13 @@ class LevelPayment(Payment):
     def pay(self) -> Restart:
         """Settle, and write the balances."""
         balances, rows = self._balances, self._rows
-        restart = self.settle(lambda users: balances.ticks[_listed(rows, users)])
+        restart = self.settle(lambda users: balances.ticks[rows_at(rows, users)])
         if not isinstance(rows, slice):
             balances.spent[rows] = self.spent
-        slots = _listed(rows, restart.users)
+        slots = rows_at(rows, restart.users)
         balances.base[slots], balances.ticks[slots] = restart.base, restart.ticks
         close = self.close
-        room = balances.base.take(_listed(rows, close), axis=0)
+        room = balances.base.take(rows_at(rows, close), axis=0)
         room += self._of(self._tick_sizes, close)
         np.minimum(room, self._of(self._budgets, close), out=room)
         room -= self.spent.take(close, axis=0)
@@ -237,11 +237,6 @@ class LevelPayment(Payment):
 def quiet_steps(payments: Sequence[LevelPayment]) -> FloatArray:
     """Return for how many steps nothing happens to each user in any account, shape (m,)."""
     return reduce(np.fmin, [payment.quiet_steps() for payment in payments])
-
-
-def _listed(rows: Rows, users: IntArray) -> IntArray:
-    """Return the rows of some users (indices) of a block."""
-    return rows.start + users if isinstance(rows, slice) else rows[users]
 
 
 def _highest(units: IntArray, left: IntArray) -> LevelArray:

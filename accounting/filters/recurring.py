@@ -71,6 +71,7 @@ from accounting.filters.roster_columns import (
     Rows,
     SlotMap,
     listed_rows,
+    rows_at,
 )
 
 _BLOCK: Final = 2**14  # users at a time, so that the temporaries stay in the cache
@@ -351,12 +352,12 @@ class RecurringCharge:
         for payment, risen in zip(payments, rises, strict=True):
             restart = payment.pay()
             if restart.users.size:
-                positions = _positions_at(where, restart.users)
+                positions = rows_at(where, restart.users)
                 risen.append(OdometerRise(positions, restart.ticks_before))
             may_change[payment.close] = True
         few = np.flatnonzero(may_change)
         if few.size:
-            at = _positions_at(where, few)
+            at = rows_at(where, few)
             noticed.append(
                 _Noticed(
                     at,
@@ -453,8 +454,3 @@ def _joined(blocks: Sequence[_Arrays]) -> _Arrays:
     if len(blocks) == 1:
         return first
     return type(first)(*map(np.concatenate, zip(*blocks, strict=True)))
-
-
-def _positions_at(where: Rows, users: IntArray) -> IntArray:
-    """Return the positions of a block's users, who are given as indices."""
-    return where[users] if not isinstance(where, slice) else users + where.start

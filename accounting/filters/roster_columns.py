@@ -104,6 +104,11 @@ def listed_rows(rows: Rows) -> IntArray:
     return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
+def rows_at(rows: Rows, users: IntArray) -> IntArray:
+    """Return the rows of some users (indices) of a block."""
+    return rows.start + users if isinstance(rows, slice) else rows[users]
+
+
 def _follow(slots: IntArray) -> bool:
     """Return whether each slot is one more than the slot before it."""
     if int(slots[-1]) - int(slots[0]) != slots.size - 1:

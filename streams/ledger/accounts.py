@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.filters.account_terms import BalanceColumns
+from accounting.filters.due_steps import NO_ROWS
 from accounting.filters.payment import any_order
 from accounting.filters.recurring import BudgetAccount
 from streams.ledger.columns import (
@@ -30,7 +31,7 @@ from streams.ledger.columns import (
     slots_of,
     unpack_numbers,
 )
-from streams.ledger.rule import NO_ROWS, NormPayment, OrderIndex, Rule, UserRows, positions
+from streams.ledger.rule import NormPayment, OrderIndex, Rule, UserRows, positions
 from streams.ledger.slots import UNKNOWN
 from streams.ledger.user_index import UserIndex
 from streams.ledger.validation import check_new_users, check_no_member, check_once, is_keyed_hash

@@ -11,9 +11,9 @@ from collections.abc import Collection
 
 import numpy as np
 
+from accounting.filters.due_steps import NO_ROWS
 from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets
-from streams.ledger.rule import NO_ROWS
 from streams.ledger.state import State
 from streams.ledger.tracked import Address
 from streams.records import Reason, Rejection

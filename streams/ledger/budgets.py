@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from accounting import InvalidInput, Mechanism
 from accounting.filters.account_terms import AccountCostTable
+from accounting.filters.due_steps import NO_ROWS
 from accounting.filters.payment import grant
 from streams.ledger.accounts import AccountDelta, Accounts, Raised, Sought, Written
 from streams.ledger.columns import Numbers
@@ -31,8 +32,6 @@ from streams.ledger.tracked import Address, Tracked
 from streams.ledger.validation import check_kinds, is_keyed_hash
 from streams.records import ERASED, TOO_SOON, Erase, Policy
 from streams.records.users import UserIds
-
-_NO_POSITIONS = np.empty(0, dtype=np.int64)
 
 KnownAs = Callable[[UserIds, Accounts, Sequence[AbstractSet[str]]], UserIds]
 """Replaces ids of erased users, who are not in these accounts, by keyed hashes of these sets."""
@@ -187,7 +186,7 @@ class Budgets:
     def erased_at(self, slots: Numbers) -> Numbers:
         """Return the positions of erased users among these slots of the dataset."""
         erased = self.are_erased(self.own.users_at(slots))
-        return np.flatnonzero(erased) if erased is not None else _NO_POSITIONS
+        return np.flatnonzero(erased) if erased is not None else NO_ROWS
 
     def spend_erased(self, slots: Sequence[Numbers]) -> Iterator[AccountDelta]:
         """Charge erased users, who join a roster, all that is left of an outermost budget.

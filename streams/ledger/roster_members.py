@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from accounting import InvalidInput
 from accounting.costs.norm_levels import grid_norms
 from accounting.filters.account_terms import AccountCostTable
+from accounting.filters.due_steps import NO_ROWS
 from accounting.filters.recurring import RecurringCharge, StepOutcome
 from accounting.filters.roster_columns import EXHAUSTED, HALTED, SlotMap, listed_rows
 from streams.ledger.accounts import AccountDelta, ByLevel, Sought
@@ -40,7 +41,6 @@ from streams.ledger.columns import (
     unpack_numbers,
 )
 from streams.ledger.erasure import blanked
-from streams.ledger.rule import NO_ROWS
 from streams.ledger.tracked import Address, Tracked
 from streams.ledger.validation import (
     check_balances,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from accounting import BudgetFilter, Mechanism, best_order, checked_cost_table
 from accounting.filters.account_terms import AccountCostTable, AccountTerms, Orders
+from accounting.filters.due_steps import NO_ROWS
 from accounting.filters.payment import Payment, any_order
 from streams.ledger.columns import Numbers
 from streams.ledger.validation import filter_of
@@ -20,8 +21,6 @@ from streams.records import Policy
 
 _BLOCK_NUMBERS = 2**18
 """Users times orders charged at a time, so that temporaries do not grow with the record."""
-
-NO_ROWS = np.empty(0, dtype=np.int64)
 
 OrderIndex = NDArray[np.uint8]
 
