@@ -173,9 +173,8 @@ class Ledger:
         A record that cannot be applied changes nothing and is returned on the rejects channel.
 
         Raises:
-            PartitionError: the log is of another P, it begins with an imported state, a signature
-                cannot be verified here, or the record has users who were erased under a key that
-                is missing here. Nothing has changed, the chain included.
+            PartitionError: the log is of another P, it begins with an imported state, or a
+                signature cannot be verified here. Nothing has changed, the chain included.
         """
         place, request = Place(self.state.partition, offset), None
         try:

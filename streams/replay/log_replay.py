@@ -20,7 +20,7 @@ import msgspec
 
 from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
-from streams.ledger.ledger import Ledger, LostErasureKey, Output, UnknownState, ledger_of
+from streams.ledger.ledger import Ledger, Output, UnknownState, ledger_of
 from streams.ledger.outputs import Channel
 from streams.ledger.partition_errors import PartitionError
 from streams.records import Import, Rejection, Request, decode_request
@@ -31,7 +31,6 @@ from streams.replay.archive import (
     HeadSource,
     MissingRecord,
     StoredHead,
-    UnreadableService,
     other_log,
 )
 from streams.store.layout import Damaged
@@ -220,7 +219,7 @@ class LogReplay:
         Raises:
             BrokenLog: the log has a gap, or is not the one that was applied.
             PartitionError: the ledger rejects the log; the records before stay applied.
-            UnreadableService: users were erased with a key that is not known here.
+            UnreadableService: Kafka does not answer.
         """
         partition = self.ledger.state.partition
         extent = Extent(max(self.next, self.extent.start), self.extent.end)
@@ -229,10 +228,7 @@ class LogReplay:
             self._compare(record.offset)
             if before is not None:
                 before(record.offset)
-            try:
-                outputs = self.ledger.apply(record.offset, record.value)
-            except LostErasureKey as lost:
-                raise UnreadableService(f"partition {partition}: {lost}") from lost
+            outputs = self.ledger.apply(record.offset, record.value)
             self.ledger.state.take_delta()  # they are not stored
             self.next = record.offset + 1
             self.records += 1

@@ -5,13 +5,7 @@ import asyncio
 import pytest
 
 from streams.kafka.results import Missing, NotSent
-from streams.ledger.ledger import (
-    Channel,
-    LayoutMismatch,
-    Ledger,
-    LostErasureKey,
-    Output,
-)
+from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, Output
 from streams.ledger.partition_errors import CannotVerify
 from streams.ledger.state import State as LedgerState
 from streams.records import Erase, encode
@@ -228,10 +222,9 @@ def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
     ("error", "reason"),
     [
         (LayoutMismatch(2, 1), SuspensionReason.OTHER_PARTITIONS),
-        (LostErasureKey("00ff"), SuspensionReason.ERASURE_KEY),
         (CannotVerify(NoVerifier("cryptography")), SuspensionReason.CANNOT_VERIFY),
     ],
-    ids=["another P", "a key that is lost", "nothing to verify with"],
+    ids=["another P", "nothing to verify with"],
 )
 def test_where_a_ledger_cannot_go_on_nothing_of_its_batch_is_written(error, reason):
     class Ending(Ledger):
