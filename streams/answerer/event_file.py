@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from accounting.exact.invalid_input import quoted
 from streams.answerer.events import EventReader, SkipReason, UserEvent, skipped_text
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.query_file import Label, Query, QueryFile, UnusableQueries
+from streams.answerer.query_file import Label, QueryFile, UnusableQueries
 
 FILE_SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
 _MARK: Final = b"\xef\xbb\xbf"  # spreadsheets write it before UTF-8
@@ -178,7 +178,10 @@ class EventFile:
         labels = {
             str(label): label
             for query in self._query_file.queries
-            for column, given in ((query.by, query.labels), *_among(query))
+            for column, given in (
+                (query.by, query.labels),
+                *((one.column, one.among or ()) for one in query.conditions),
+            )
             for label in (given if column == name else ())
         }
         if roles <= {"text", "iso"}:
@@ -287,18 +290,13 @@ def _roles_of(query_file: QueryFile) -> list[tuple[str, str]]:
     roles.append((source.time, source.time_unit))
     for query in query_file.queries:
         roles += [
-            (name, "numbers" if not given else _role_of(given)) for name, given in _among(query)
+            (one.column, "numbers" if one.among is None else _role_of(one.among))
+            for one in query.conditions
         ]
         roles += [(name, "numbers") for name in (query.column, *(t.column for t in query.terms))]
         keys = ("",) if query.key_bytes else (0,)
         roles.append((query.by, _role_of(query.labels or keys)))
     return [(column, role) for column, role in dict.fromkeys(roles) if column]
-
-
-def _among(query: Query) -> Iterator[tuple[str, tuple[Label, ...]]]:
-    """Yield the column of each condition and the values that it allows; () for a range."""
-    for one in (*query.where, *(one for term in query.terms for one in term.where)):
-        yield one.column, one.among or ()
 
 
 def _role_of(labels: Iterable[Label]) -> str:

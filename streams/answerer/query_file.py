@@ -196,11 +196,9 @@ class Query:
         return self.window // self.every
 
     @property
-    def columns(self) -> set[str]:
-        """Return the columns of events that the query reads, besides user and time."""
-        conditions = [*self.where, *(one for term in self.terms for one in term.where)]
-        names = [self.column, self.by, *(term.column for term in self.terms)]
-        return {*names, *(condition.column for condition in conditions)} - {""}
+    def conditions(self) -> list[Condition]:
+        """Return the conditions of the query and of its terms."""
+        return [*self.where, *(one for term in self.terms for one in term.where)]
 
     @property
     def is_never_negative(self) -> bool:
