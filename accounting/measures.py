@@ -84,7 +84,7 @@ class Measure:
 
     Attributes:
         name: the name in policies and records.
-        kind: of guarantee, in words.
+        kind: the guarantee's name, in words.
         unit: the unit of a budget, in words.
         mechanisms: the kinds of step that `charge_units` can charge.
         inexact: the kinds whose charges in a cost table differ between machines.
@@ -100,7 +100,7 @@ class Measure:
         parts: the parts of a budget, rising to 1, to which a spend is rounded up for an
             epsilon at any time, each with its share of delta. The shares are public and add up to
             1. Empty if a spend is not rounded up.
-        shape: of the steps that are counted; None if costs follow norms.
+        shape: the shape of the steps that are counted; None if costs follow norms.
         has_delta: whether the epsilon of a budget depends on delta.
     """
 
@@ -214,7 +214,7 @@ class Measure:
         """Return the filter with these budgets.
 
         Args:
-            budgets: in units: one, or one per order.
+            budgets: whole units: one, or one per order.
             orders: shape (k,), given if there is one budget per order.
         """
         checked = self._checked(orders)
@@ -269,13 +269,13 @@ class Measure:
         a separate statement: the lesser of the two holds only at 2 delta.
 
         Args:
-            amounts: in `unit`, >= 0, rounded up; shape (k,), or (n, k) for n users; k is 1, or the
-                number of orders.
+            amounts: numbers >= 0 in `unit`, rounded up; shape (k,), or (n, k) for n users; k is 1,
+                or the number of orders.
             delta: strictly between 0 and 1.
             orders: shape (k,), given if there is one amount per order. For "any time", fixed before
                 the first charge; one order alone may be the user's own.
             when: "fixed" or "any time".
-            budget: in units, for "any time" in the measures that round a spend up.
+            budget: the user's, in units; for "any time" in the measures that round a spend up.
             any_order: whether only one of the amounts holds, at an unknown order; otherwise all do.
                 Then the largest epsilon over the orders is returned instead of the least.
 
@@ -318,7 +318,7 @@ class Measure:
 
         Args:
             amounts, orders, any_order: as for `epsilon`.
-            false_positive_rate: of the attack, strictly between 0 and 1.
+            false_positive_rate: the attack's rate, strictly between 0 and 1.
         """
         if self.exact_risk is not None:
             self.epsilon(amounts, 0.5, orders)  # checks the arguments
@@ -333,7 +333,7 @@ class Measure:
         """Return a budget in whole units, rounded down once.
 
         Args:
-            budget: in `unit`.
+            budget: a number in `unit`.
 
         Raises:
             InvalidInput: below 0, above the largest budget, or above 0 and less than one unit.
@@ -347,7 +347,7 @@ class Measure:
         rho from which `noise_for_norm_budget` computes the noise.
 
         Args:
-            budget: in units.
+            budget: a whole number of units.
 
         Returns:
             In nats. None if there is one budget per order, or if the measure does not charge the
@@ -438,7 +438,7 @@ def steps_noise_multiplier(epsilon: float, delta: float, sampling_rate: float, s
     Args:
         epsilon: finite, >= 0.
         delta: strictly between 0 and 1.
-        sampling_rate: in (0, 1].
+        sampling_rate: the rate of each step, in (0, 1].
         steps: 1 to 131072.
     """
     from accounting.reports.calibration import noise_for_epsilon

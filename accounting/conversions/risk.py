@@ -39,8 +39,8 @@ class Risk(NamedTuple):
     """Upper bounds on every attack that tests whether one user's data was used.
 
     Attributes:
-        false_positive_rate: of the attack, as given.
-        true_positive_rate: at most, at this false-positive rate.
+        false_positive_rate: the attack's rate, as given.
+        true_positive_rate: the largest one at this false-positive rate.
         advantage: the largest true-positive rate minus the false-positive rate, over all attacks.
     """
 
@@ -73,7 +73,7 @@ def curve_risk(epsilon: npt.ArrayLike, delta: npt.ArrayLike, false_positive_rate
 
     Args:
         epsilon: nats, >= 0, shape (k,); infinity says nothing.
-        delta: from 0 to 1, shape (k,).
+        delta: the points' deltas, from 0 to 1, shape (k,).
         false_positive_rate: alpha, strictly between 0 and 1.
     """
     alpha = probability("false_positive_rate", false_positive_rate)

@@ -49,7 +49,7 @@ def banded_step(column: npt.ArrayLike, noise_stddev: float) -> Gaussian:
     Args:
         column: entries of column t of C, from the diagonal down; shape (b,), finite, not all 0.
         noise_stddev: s, the standard deviation of each entry of Z, absolute, in the units of the
-        norms. Finite, > 0.
+            norms. Finite, > 0.
 
     Returns:
         `Gaussian` with the largest float64 noise <= s / |column|: each charge is that of
@@ -77,8 +77,9 @@ def banded_steps(
             entries of its first column from the diagonal down, up to `steps` of them. Finite,
             without a column that is 0.
         noise_stddev: s, the standard deviation of each entry of Z, absolute, in the units of the
-        norms. min_separation: b, the number of steps from a participation of a user to the next
-        one. steps: of the run, for a Toeplitz matrix.
+            norms.
+        min_separation: b, the number of steps from a participation of a user to the next one.
+        steps: the number of steps of the run, for a Toeplitz matrix.
 
     Returns:
         `banded_step` of each column, in the order of the steps.

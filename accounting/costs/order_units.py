@@ -25,7 +25,7 @@ def units_at_orders(units: IntArray, orders: FloatArray) -> IntArray:
     """Return min(ceil(order * units), MAX_COST_UNITS), exactly; shape (n, k).
 
     Args:
-        units: of zCDP, shape (n,), 0 to `MAX_COST_UNITS`; saturated units stay saturated.
+        units: charges in zCDP, shape (n,), 0 to `MAX_COST_UNITS`; saturated ones stay saturated.
         orders: shape (k,), > 1.
     """
     results = np.empty((units.size, orders.size), dtype=np.int64)

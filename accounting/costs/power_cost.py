@@ -89,8 +89,8 @@ def noise_for_norm_budget(norm_budget: float, rho: float) -> float:
     squared norms that a user contributes sum to at most `norm_budget`.
 
     Args:
-        norm_budget: in the squared units of the norms, > 0.
-        rho: in nats, from one unit to the largest budget.
+        norm_budget: the budget in squared units of the norms, > 0.
+        rho: the cost in nats, from one unit to the largest budget.
 
     Returns:
         s, inflated by 2**-30 (by 2**-30 / rho if rho < 1): each charge is rounded up to a unit of

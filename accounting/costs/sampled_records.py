@@ -69,7 +69,7 @@ def records_divergence(
 
     Args:
         mechanism: the step, at a sampling rate below 1.
-        norms: of one record, shape (n,), L2, finite, >= 0.
+        norms: L2 norms of one record of each user, shape (n,), finite, >= 0.
         orders: shape (k,), > 1, at most 2**40.
         direction: "remove" for the mixture against the Gaussian, "add" for the reverse.
 
@@ -138,7 +138,7 @@ def _quadrature(
 ) -> float:
     """Return the divergence by the trapezoidal rule, or infinity if it needs too many nodes.
 
-    `sign`: of log w in the loss: 1 for "remove", -1 for "add".
+    `sign`: the sign of log w in the loss: 1 for "remove", -1 for "add".
     """
     low, high, nodes = (float(part[0]) for part in windows)
     if not nodes <= _MOST_NODES:

@@ -57,7 +57,7 @@ def budget_units(budget: float, power: int = 1, argument: str = "budget") -> int
     """Return floor(budget**power * 2**44), exactly.
 
     Args:
-        budget: in the unit of the measure.
+        budget: a number in the unit of the measure.
         power: 2 for the mu of GDP.
         argument: its name in the error.
 

@@ -157,10 +157,10 @@ def release_quantiles(
         upper: > 0, at most 2**300; it must not depend on the values.
         generator: a source of repeatable noise, for tests only: its seed reveals the noise. Without
             it, the operating system's source is used.
-        noise_stddev: of the counter, in users.
+        noise_stddev: the counter's noise, in users.
         rho: instead of `noise_stddev`, the zCDP cost of a user in the lowest level, in nats.
-        levels: from 2 to 2**14; the resolution is upper / levels, and the cost grows with the
-            logarithm.
+        levels: their number, from 2 to 2**14; the resolution is upper / levels, and the cost grows
+            with the logarithm.
 
     Raises:
         InvalidInput: for other arguments; then nothing has been drawn.

@@ -28,9 +28,9 @@ def heads(count: int, rate: float, generator: np.random.Generator | None = None)
     """Return which of `count` independent coins show heads, in increasing order.
 
     Args:
-        count: of coins, >= 0.
+        count: the number of coins, >= 0.
         rate: the probability of heads, from 0 to 1.
-        generator: for tests and experiments that must be repeated: its seed reveals the coins.
+        generator: a source for tests and repeatable experiments: its seed reveals the coins.
             Without it, the bits are those of the operating system and of OpenSSL.
 
     Returns:

@@ -52,8 +52,8 @@ class KeySelection:
 
     Args:
         universe: the number of possible keys, at least 2.
-        contribution: of each user to each of the user's keys, > 0.
-        noise_stddev: of the noise in each sum of contributions, > 0.
+        contribution: what each user adds to each of the user's keys, > 0.
+        noise_stddev: standard deviation of the noise in each sum of contributions, > 0.
 
     Attributes:
         threshold: keys with a noisy sum above it are published; in the unit of contributions.
@@ -81,7 +81,7 @@ class KeySelection:
             sums: by the number of each key that users have, the sum of their contributions in units
                 of 2**exponent. A contribution is rounded towards zero, and is at least 2**-20 of
                 the noise.
-            exponent: of the unit; the noise is at least 2**36 units.
+            exponent: the unit's; the noise is at least 2**36 units.
             noise: draws the noise.
 
         Raises:

@@ -114,7 +114,7 @@ def epsilon_of_steps(mechanism: PoissonGaussian, steps: IntArray, delta: float) 
     """Return the epsilon of several numbers of equal steps at norm 1; float64 of shape (n,).
 
     Args:
-        mechanism: of the steps.
+        mechanism: the mechanism of each step.
         steps: int64, shape (n,), 0 to 2**46.
         delta: strictly between 0 and 1.
     """
@@ -142,7 +142,7 @@ def _multiplier(point: int) -> float:
 def _least(target: float, epsilon_at: Callable[[float], float], start: float) -> int:
     """Return the least point whose epsilon is at most `target`.
 
-    `epsilon_at`: of a multiplier, falling; `start`: a multiplier near the result.
+    `epsilon_at`: the epsilon at a multiplier, falling; `start`: a multiplier near the result.
     """
     low, high = -1, _LARGEST_OCTAVES * _FINENESS + 1  # not enough, and enough
     above = below = math.nan  # log2 of epsilon over the target there, where it is known

@@ -62,7 +62,7 @@ _FAR: Final = 2.0**12  # an argument of the normal tail whose logarithm is below
 class SaddlePointReport:
     """Saddle-point bounds for realised histories; add or remove one user, the larger direction.
 
-    `norms`: of the levels, shape (levels,), > 0, in the norm of their mechanism. `mechanisms`: the
+    `norms`: the levels, shape (levels,), > 0, in the norm of their mechanism. `mechanisms`: the
     mechanism of each level, a sequence, or one for all levels.
 
     The estimate is delta_2. Histories of Gaussian steps alone, where Z is the loss, are exact but

@@ -83,7 +83,7 @@ class LocalFilter:
 
         Args:
             mechanism: the step, which defines what the norm measures.
-            norm: of this user's contribution, finite, >= 0.
+            norm: the norm of this user's contribution, finite, >= 0.
         """
         self._state, admitted = self._rule.admit_norms(self._state, mechanism, [norm])
         return bool(admitted[0])

@@ -46,7 +46,7 @@ _OFFSETS = 5  # offsets tried for the bulk to be exactly at a node
 class Cells:
     """Integrals over the cells between `nodes`, which are `offset` + `indices` * step, ascending.
 
-    `widths`: of the cells, shape (cells,). `mass`: Q mass of the two halves of each cell, and
+    `widths`: the cells' widths, shape (cells,). `mass`: Q mass of the two halves of each cell, and
     `moment`: |integral of (exp(l - node) - 1) dQ|, shape (cells, 2); the left half refers to the
     left node, the right half to the right one, and both are multiplied by exp(scale) of that node,
     scale = max(node, 0), so that neither small losses nor large ones underflow.

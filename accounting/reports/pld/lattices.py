@@ -53,7 +53,8 @@ class LatticePlan(NamedTuple):
     def finer(self, previous: LatticePlan, error: FloatArray) -> LatticePlan:
         """Return this plan, or with a finer step where the tilt of the previous one was the same.
 
-        `error`: of the previous plan, per the error wanted; it falls with the square of the step.
+        `error`: the previous plan's error over the error wanted, which falls with the square of the
+        step.
         """
         halvings = np.clip(np.ceil(0.5 * np.log2(error)), 1, 4).astype(np.int64)
         target = np.minimum(self.step_exponent, previous.step_exponent - halvings)

@@ -107,14 +107,14 @@ class PldReport:
         return _bounds(used, lower, upper)
 
     def _used(self, counts: IntArray) -> tuple[BoolArray, FloatArray]:
-        """Return the users users have steps with a cost, and these steps."""
+        """Return whether each user has steps that cost something, and the steps of those who do."""
         steps = counts.astype(np.float64)
         steps[:, self._steps.free] = 0.0
         used = np.asarray(steps.any(axis=1))
         return used, steps[used]
 
     def _one_sided(self, steps: FloatArray) -> BoolArray:
-        """Return whether users have steps that lose more in one direction, shape (n,)."""
+        """Return whether each user has steps that lose more in one direction, shape (n,)."""
         return np.asarray(steps[:, self._one_sided_levels].any(axis=1))
 
     def _delta_interval(
@@ -214,7 +214,7 @@ class PldReport:
     def _compositions(
         self, steps: FloatArray, plan: LatticePlan, added: bool, upper: bool
     ) -> Iterator[tuple[IntArray, float, Composition]]:
-        """Yield (users, lattice step, composition) for users users share tables."""
+        """Yield (users, lattice step, composition) for users who share a table."""
         choices = np.stack([plan.step_exponent, plan.log2_size, plan.tilt, plan.cut], axis=1)
         for choice in np.unique(choices, axis=0):
             users = np.flatnonzero((choices == choice).all(axis=1))

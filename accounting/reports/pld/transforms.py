@@ -160,7 +160,7 @@ class LossTransforms:
 class Composition:
     """The composed loss of n users: bounds on delta at lattice points.
 
-    `offset`: of the lattice of each user, in the direction that is safe; shape (n,).
+    `offset`: the offset of each user's lattice, in the direction that is safe; shape (n,).
     """
 
     def __init__(self, table: LossTransforms, counts: FloatArray, cutoff: int) -> None:
