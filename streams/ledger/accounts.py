@@ -123,6 +123,7 @@ class Written(NamedTuple):
     """The slots of a block of users after a payment."""
 
     charged: Numbers  # with another balance than before
+    spent: Numbers  # these balances
     bound: Numbers  # bound to an order by the payment
     raised: Numbers  # whose odometer rose or restarted
     ticks_before: Numbers  # of these
@@ -253,7 +254,7 @@ class Accounts:
         rows.spent[charged] = spent
         raised = slots.take(restart.users)
         rows.base[raised], rows.ticks[raised] = restart.base, restart.ticks
-        return Written(charged, bound, raised, restart.ticks_before)
+        return Written(charged, spent, bound, raised, restart.ticks_before)
 
     def charged(
         self, sought: Sought, written: Sequence[Written]
@@ -261,21 +262,27 @@ class Accounts:
         """Return the changes of a charge that was written in blocks, and the bounds that rose."""
         self._exhausted = None
         # A charge may have no users, and so no blocks. Most have one.
-        parts = zip(*written, strict=True) if written else [(NO_ROWS,)] * 4
-        charged, bound, raised, before = (
+        parts = zip(*written, strict=True) if written else [(NO_ROWS,)] * len(Written._fields)
+        charged, spent, bound, raised, before = (
             part[0] if len(part) == 1 else np.concatenate(part) for part in parts
         )
-        if self.account.recurring_charges:
-            charged = sought.slots  # accrued charges have changed their balances, too
+        if self.account.recurring_charges:  # accrued charges have changed other balances, too
+            noted = self.note(sought.slots, raised, bound)
+        else:
+            noted = self.note(charged, raised, bound, spent=spent)
+        first = len(self._index) - len(sought.new_users)
         noted = msgspec.structs.replace(
-            self.note(charged, raised, bound),
-            new_users=sought.new_users.pack(),
-            first_new_slot=len(self._index) - len(sought.new_users),
+            noted, new_users=sought.new_users.pack(), first_new_slot=first
         )
         return noted, self.bounds_raised(raised, before)
 
     def note(
-        self, slots: Rows, raised: Numbers, bound: Numbers, charged: ByLevel | None = None
+        self,
+        slots: Rows,
+        raised: Numbers,
+        bound: Numbers,
+        charged: ByLevel | None = None,
+        spent: Numbers | None = None,
     ) -> AccountDelta:
         """Return changes with the rows that a charge has written.
 
@@ -284,17 +291,21 @@ class Accounts:
             raised: the slots whose odometer rose.
             bound: the slots that were bound to an order.
             charged: the levels charged, if a roster has charged nothing else.
+            spent: the new balances, if the caller has them: to read those of many orders again
+                takes a twentieth of a charge.
         """
         by_level = charged is not None and self._is_shorter(charged)
         rows = [
             self._rows.note(written, *columns)
             for written, columns in (
                 (bound, ("order", "bound")),  # before what is charged there
-                (NO_ROWS if by_level else slots, ("spent",)),
+                (slots if spent is None and not by_level else NO_ROWS, ("spent",)),
                 (raised, ("base", "ticks")),
             )
             if isinstance(written, slice) or len(written)
         ]
+        if spent is not None and len(spent):
+            rows.append(self._rows.note_by(slots, {"spent": spent.astype("<i8").tobytes()}))
         cost_table = b""
         if charged is not None and by_level:
             rows.append(self._rows.note_by(slots, {_BY_LEVEL: charged.levels.tobytes()}))

@@ -258,7 +258,11 @@ class Members:
             changed["level"] = listed
             changed["granted"] = _union(listed, outcome.regranted, halted, readmitted)
         changed["flags"] = _union(outcome.exhausted, halted, readmitted)
-        noted += [self.rows.note(rows, column) for column, rows in changed.items()]
+        noted += [
+            self.rows.note(rows, column)
+            for column, rows in changed.items()
+            if isinstance(rows, slice) or len(rows)
+        ]
         return noted
 
     def slots_of(self, rows: Numbers) -> list[Numbers]:
