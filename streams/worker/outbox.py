@@ -106,7 +106,8 @@ class Outbox:
         else:
             await self._under_way.acquire()
             queued = await self._publisher.publish(self._partition, outbox_entry.outputs)
-            self._confirm(self._confirmed_answers(outbox_entry.name, queued))
+            confirming = self._confirm(self._confirmed(outbox_entry.name, queued))
+            confirming.add_done_callback(lambda _: self._under_way.release())
 
     def take_published(self) -> list[str]:
         """Return the entries that the broker has confirmed since the last call: Redis may delete
@@ -127,20 +128,15 @@ class Outbox:
             task.cancel()
         await self._odometers.stop()
 
-    async def _confirmed_answers(self, name: str, sent: Sequence[Awaitable[object]]) -> None:
-        try:
-            await self._confirmed(name, sent)
-        finally:
-            self._under_way.release()
-
     async def _confirmed(self, name: str, sent: Sequence[Awaitable[object]]) -> None:
         await asyncio.gather(*sent)
         self._published.append(name)
 
-    def _confirm(self, confirmed: Coroutine[Any, Any, None]) -> None:
+    def _confirm(self, confirmed: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._spawn(confirmed)
         self._confirming[task] = None
         task.add_done_callback(self._confirming.pop)
+        return task
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

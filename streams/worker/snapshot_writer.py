@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
@@ -135,13 +135,11 @@ class SnapshotWriter:
         began = self._time()
         builder = SnapshotBuilder(self._last)
         names = builder.keep(hashes)
-        sending: list[Record] = []
         for first in range(0, len(names), READ_PAGES):
             wanted = {name: hashes[name] for name in names[first : first + READ_PAGES]}
-            for name, page in (await self._pages(wanted)).items():
-                sending += builder.add(name, page)
-            sending = await self._send(sending, SEND_BYTES)
-        await self._finish(builder, unpaged, sending)
+            pages = (await self._pages(wanted)).items()
+            await self._send([record for page in pages for record in builder.add(*page)])
+        await self._finish(builder, unpaged)
         logger.info(
             "partition %d: wrote the snapshot at offset %d: %d of %d pages are new, in %.1f s",
             self._writer.partition,
@@ -182,24 +180,20 @@ class SnapshotWriter:
             self._owner.expect_ok(verdict, "reading pages for a snapshot")
         raise NotWritten
 
-    async def _finish(
-        self, builder: SnapshotBuilder, unpaged: Unpaged, sending: list[Record]
-    ) -> None:
+    async def _finish(self, builder: SnapshotBuilder, unpaged: Unpaged) -> None:
         # Step 5.
         records, manifest, snapshot = builder.finish(unpaged)
-        await self._send(sending + records, 0)
+        await self._send(records)
         async with self._may_write():
             pass  # a new owner writes its own snapshots
         await self._topic.send([manifest])
         self.reached = snapshot.manifest.meta.next
         # Step 6.
-        await self._send(builder.emptied(snapshot), 0)
+        await self._send(builder.emptied(snapshot))
         self._last = snapshot
 
-    async def _send(self, records: list[Record], least: int) -> list[Record]:
-        """Send records in transactions; return the last of them, if they have fewer bytes than
-        ``least``.
-        """
+    async def _send(self, records: Sequence[Record]) -> None:
+        """Send records in transactions."""
         sending: list[Record] = []
         size = 0
         for record in records:
@@ -208,10 +202,8 @@ class SnapshotWriter:
             if size >= SEND_BYTES:
                 await self._topic.send(sending)
                 sending, size = [], 0
-        if sending and size >= least:
+        if sending:
             await self._topic.send(sending)
-            return []
-        return sending
 
     @asynccontextmanager
     async def _may_write(self) -> AsyncIterator[None]:

@@ -137,11 +137,11 @@ def aborted_odometers_accepted() -> Patches:
 def manifest_sent_before_its_chunks() -> Patches:
     """The manifest of a snapshot is sent before all of its chunks."""
 
-    async def finish(self: Any, builder: Any, unpaged: Any, sending: Any) -> None:
+    async def finish(self: Any, builder: Any, unpaged: Any) -> None:
         records, manifest, written = builder.finish(unpaged)
         await self._topic.send([manifest])
-        await self._send(sending + records, 0)
-        await self._send(builder.emptied(written), 0)
+        await self._send(records)
+        await self._send(builder.emptied(written))
         self._last, self.reached = written, written.manifest.meta.next
 
     yield replaced(snapshot_writer.SnapshotWriter, "_finish", finish)
