@@ -13,23 +13,16 @@ from streams.config import ConfigurationError
 _CONNECTING = ("client|setname", "cluster|info", "cluster|slots", "ping", "role", "select")
 _LOOKING = ("exec", "hget", "hgetall", "info", "multi", "time")
 _DECIDING = ("eval", "evalsha", "hmget", "hset", "lrange")
-_IN_SCRIPTS = (
-    "del",
-    "exists",
-    "hdel",
-    "hincrby",
-    "hlen",
-    "llen",
-    "ltrim",
-    "rename",
-    "rpush",
-    "type",
-)
+_READ_IN_SCRIPTS = ("exists", "hlen", "llen", "type")
+_WRITTEN_IN_SCRIPTS = ("del", "hdel", "hincrby", "ltrim", "rename", "rpush")
 
 _COMMANDS: Mapping[str, Sequence[str]] = {
     "look": (*_CONNECTING, *_LOOKING),
     "audit": (*_CONNECTING, *_LOOKING, "lrange"),
-    "decide": (*_CONNECTING, *_LOOKING, *_DECIDING, *_IN_SCRIPTS),
+    "decide": (
+        *(*_CONNECTING, *_LOOKING, *_DECIDING),
+        *(*_READ_IN_SCRIPTS, *_WRITTEN_IN_SCRIPTS),
+    ),
     "rewrite": ("bgrewriteaof", "info", "ping"),
 }
 _SHOWN = ("meta", "alive", "suspended")
