@@ -52,8 +52,10 @@ _TITLES = {
         "Answers",
         "Decisions with their HALT events, and the answers to all other requests. The "
         "answer to a record of partition p is in partition p. A record may appear more than "
-        "once: drop duplicates by (dataset, run, attempt, step, partition), for `halted` by "
-        "`part` as well. If two different decisions have the same key, release nothing.",
+        "once. Drop a record whose field `offset` is lower than the highest that you have seen "
+        "of its dataset, run and partition, or equal to it with the same `part` (`decision` has "
+        "none): a step that another attempt repeats is answered again, with the same offset. If "
+        "two different decisions of one step are in the topic, release nothing.",
     ),
     "odometer": (
         "Odometer records",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tomllib
 from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
@@ -129,6 +130,9 @@ def test_documented_shell_commands_parse(command) -> None:
             assert all("dp-turnstile:" in image for image in images)
         case ["python", "-m", "kafka.admin", *arguments]:
             main_parser().parse_args(arguments)
+        case ["python", "-m", "pip", "install", "-e", clone]:
+            project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+            assert clone.removeprefix(".[").removesuffix("]") in project["optional-dependencies"]
         case ["python", "-m", "pip", "install", *packages]:  # the other tests need them, too
             assert all(distribution(package) for package in packages)
         case ["python", script, ">", _]:  # the tests of the examples run it
