@@ -35,10 +35,10 @@ SECOND = "1000"
 WORKER = """
 import sys
 from streams.cli.main import main
-from streams.worker import heartbeat, snapshots, ownership
+from streams.worker import heartbeat, ownership, snapshot_writer
 heartbeat.BEAT_EVERY = ownership.BEAT_EVERY = 0.5
 ownership.FIRST_MARK_AFTER = ownership.MARK_EVERY = 2.0
-snapshots.TIME_SHARE = 1.0
+snapshot_writer.TIME_SHARE = 1.0
 sys.exit(main(["worker"]))
 """
 
@@ -159,5 +159,5 @@ def test_no_byte_on_disk_contains_the_id_after_the_documented_procedure(kept: Ke
     eventually(is_gone_a_day_later)
     assert kept.places_with(other) >= {ODOMETER, SNAPSHOTS, "redis"}, "others are known"
     public = ErasureKeys()
-    assert not kept.files_with(public.name(user, public.first))
+    assert not kept.files_with(public.name(user, public.newest))
     assert not kept.files_with(KEY)
