@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import msgspec
 import pytest
+import redis  # noqa: F401  random ids are drawn when it is loaded, so load it before the programs run
 
 from streams.answerer.published_answers import AnswerRecord
 from streams.cli.main import main
