@@ -99,6 +99,7 @@ class Records:
             record["dataset"] = rng.choice([dataset, "guarded", "guarded"])
         if kind == "erase":
             record["user"] = rng.choice([*INTEGERS, *range(40), *NAMES])
+            record["hidden"] = rng.random() < 0.5
         if "run" in record:
             attempt = state.attempt if state else 1
             record |= {"run": run, "attempt": attempt + rng.choice([0, 0, 0, 0, 1, -1])}

@@ -72,7 +72,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "scale": 4.0,
         "sampling_rate": 1.0,
     },
-    "erase": {"request": "t", "user": 1, "dataset": "d"},
+    "erase": {"request": "t", "user": 1, "dataset": "d", "hidden": True},
     "close-dataset": {"dataset": "idle", "request": "t"},
     "set-access": {
         "dataset": "listed",
