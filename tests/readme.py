@@ -20,7 +20,7 @@ BLOCKS = {
     "library": "tests/unit/accounting",
     "operate/redis": "tests/integration",
     "query/python": "tests/unit/docs, tests/unit/queries",
-    "query/reading": "tests/unit/answerer",
+    "query/run": "tests/unit/answerer",
     "train/huggingface": "tests/unit/trainers",
     "train/loop": "tests/integration, tests/unit/trainers",
     "train/pytorch": "tests/unit/trainers",

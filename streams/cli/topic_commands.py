@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MISSING_USERS: Final = (
     "turnstile: from the time of `provisional` or `admitted only since` on, users can have "
     "exhausted their budgets, and are missing. Provisional answers are corrected for all users "
-    "when their block ends: docs/query/corrections.md"
+    "when their block ends: docs/query/choose.md"
 )
 
 

@@ -129,7 +129,7 @@ def test_example_in_the_docs_reads_signed_answers(
     monkeypatch.setattr(answers_module, "read_signed", read)
     (tmp_path / "reader.toml").write_text('trusted_keys = "a"\nanswer_keys = "b"\n')
     monkeypatch.chdir(tmp_path)
-    (example,) = blocks(page("query/reading"))
+    (example,) = blocks(page("query/run"))
     exec(example, {})
     assert asked == [("b", "turnstile.answers", ANSWERERS, True)]
     assert len(capsys.readouterr().out.splitlines()) == len(published)
