@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,18 +20,19 @@ _KNOWN = {
     *("not", "contentMediaType", "else", "$comment", "minProperties", "maxProperties"),
     *("dependentRequired", "propertyNames", "prefixItems", "discriminator"),
 }
+_RANGES = (
+    ("minimum", "maximum", ""),
+    ("minLength", "maxLength", " characters"),
+    ("minItems", "maxItems", " entries"),
+)
 _BOUNDS = {
-    "minimum": "at least {}",
-    "maximum": "at most {}",
     "exclusiveMinimum": "above {}",
     "exclusiveMaximum": "below {}",
-    "minLength": "at least {} characters",
-    "maxLength": "at most {} characters",
-    "minItems": "at least {} entries",
-    "maxItems": "at most {} entries",
     "pattern": "matches `{}`",
     "default": "default `{}`",
 }
+_COMMON = 4
+"""A field that has one meaning in this many records is described once."""
 
 
 class SchemaPage(ABC):
@@ -38,6 +40,7 @@ class SchemaPage(ABC):
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
+        self._common: set[tuple[str, str]] = set()  # of a field's name and its meaning
 
     def text(self) -> str:
         """Return the page without its title."""
@@ -65,7 +68,10 @@ class SchemaPage(ABC):
         required = set(schema.get("required", ()))
         for field, content in fields.items():
             given = "" if field in required else "*optional* "
-            yield f"| `{field}` | {given}{self._kind(content)} | {_cell(self._rest(content))} |"
+            meaning = _cell(self._rest(content))
+            if (field, meaning) in self._common:
+                meaning = "[common](#common-fields)"
+            yield f"| `{field}` | {given}{self._kind(content)} | {meaning} |"
         yield ""
 
     def _flat(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -102,8 +108,20 @@ class SchemaPage(ABC):
 
     def _rest(self, schema: dict[str, Any]) -> str:
         _check_known(schema)
-        bounds = [text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema]
-        return " ".join([schema.get("description", ""), "; ".join(bounds)]).strip()
+        bounds = [
+            _range(schema.get(least), schema.get(most)) + unit
+            for least, most, unit in _RANGES
+            if least in schema or most in schema
+        ]
+        bounds += [
+            text.format(schema[key])
+            for key, text in _BOUNDS.items()
+            if schema.get(key) is not None  # the type tells already that a field can be null
+        ]
+        limits = "; ".join(bounds)
+        if limits:
+            limits = f"{limits[0].upper()}{limits[1:]}."
+        return " ".join([schema.get("description", ""), limits]).strip()
 
     def _followed(self, reference: dict[str, Any]) -> dict[str, Any]:
         found: Any = reference
@@ -128,8 +146,9 @@ class WirePage(SchemaPage):
             yield ""
         yield from ("## Records", "")
         messages = self._document["components"]["messages"]
-        for name in filter(_is_shown, messages):
-            message = self._followed(messages[name])
+        shown = {name: self._followed(messages[name]) for name in messages if _is_shown(name)}
+        yield from self._common_fields([message["payload"] for message in shown.values()])
+        for name, message in shown.items():
             yield from (f"### {self._title(name)}", "", message.get("description", ""), "")
             yield from self._schema(message["payload"])
         schemas = self._document["components"]["schemas"]
@@ -139,6 +158,23 @@ class WirePage(SchemaPage):
         for name in parts:
             yield from (f"### {name}", "")
             yield from self._schema(schemas[name])
+
+    def _common_fields(self, payloads: list[dict[str, Any]]) -> Iterator[str]:
+        """Yield the table of the fields that have one meaning in many records."""
+        counts = Counter(
+            (field, _cell(self._rest(content)))
+            for payload in payloads
+            for field, content in self._flat(payload)["properties"].items()
+        )
+        self._common = {
+            (field, meaning)
+            for (field, meaning), times in counts.items()
+            if times >= _COMMON and field != "type"
+        }
+        if self._common:
+            yield from ("### Common fields", "", "| field | meaning |", "| --- | --- |")
+            yield from (f"| `{field}` | {meaning} |" for field, meaning in sorted(self._common))
+            yield ""
 
 
 class HttpPage(SchemaPage):
@@ -191,6 +227,13 @@ def _content(body: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a request's or a response's body."""
     (content,) = body["content"].values()
     return dict(content["schema"])
+
+
+def _range(least: float | None, most: float | None) -> str:
+    """Return a range in words, of which one end may be open."""
+    if least is None or most is None:
+        return f"at most {most}" if least is None else f"at least {least}"
+    return f"{least}" if least == most else f"{least} to {most}"
 
 
 def _name(reference: dict[str, Any]) -> str:
