@@ -5,7 +5,7 @@ removing one user. Costs round up, budgets round down. `docs/research` in the re
 the theorem that each function rests on, and its tests.
 
 Functions raise `InvalidInput` for an argument outside what their docstring allows, and change
-nothing then. Docstrings name this error only where more than a range decides.
+nothing then. Docstrings mention it only if the condition is more than a range.
 
 The reports need scipy, so they are imported when one of their names is first used. Programs that
 only filter, charge or count odometer ticks do not wait for it.

@@ -80,12 +80,12 @@ When: TypeAlias = Literal["fixed", "any time"]
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure. Callers use its methods; the fields from `cost` on serve these methods.
+    """One measure. Callers use its methods; the fields from `cost` on are private.
 
     Attributes:
         name: the name in policies and records.
-        kind: the guarantee's name, in words.
-        unit: the unit of a budget, in words.
+        kind: the name of the guarantee.
+        unit: the name of the unit of a budget.
         mechanisms: the kinds of step that `charge_units` can charge.
         inexact: the kinds whose charges in a cost table differ between machines.
         per_order: whether there is one budget, and one column of state, per Rényi order.

@@ -128,7 +128,7 @@ class StepsFilter(BudgetFilter):
     steps.
 
     Args:
-        shape: of the steps.
+        shape: the shape of the steps.
         steps: N, >= 0.
     """
 

@@ -319,8 +319,8 @@ def read_answers(
 
     Args:
         config: the address of Kafka, and the keys of answerers (``answer_keys``).
-        dataset: of this dataset only.
-        run: of runs of this name only.
+        dataset: only records of this dataset.
+        run: only records of runs with this name.
         since: where to begin.
         follow: wait for more answers after those that exist.
         idle_timeout: stop following after so many seconds without a record; None: never.
@@ -348,8 +348,8 @@ def distinct_answers(
 
     Args:
         values: of authentic records of the topic answers.
-        dataset: of this dataset only.
-        run: of runs of this name only.
+        dataset: only records of this dataset.
+        run: only records of runs with this name.
 
     Raises:
         ConflictingDecisions: two different answers to one of the last 1,024 steps of a run.

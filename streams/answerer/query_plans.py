@@ -390,7 +390,7 @@ def plan_of(
     Args:
         content: the tables of a file of queries.
         query: the name of the query; None for the first one that can be planned.
-        policy: of the dataset.
+        policy: the policy of the dataset.
         file: the events.
 
     Raises:

@@ -45,7 +45,7 @@ class Window(NamedTuple):
     """A window of a query, or a block of its windows.
 
     Attributes:
-        step: of the run.
+        step: the step of the run.
         query: its index in the file.
         number: of the window or the block, from 0.
         start, end: in ms since 1970.

@@ -138,7 +138,7 @@ class Accounts:
     page with a higher count than some changes is newer and includes them.
 
     Attributes:
-        policy: of the dataset.
+        policy: the policy of the dataset.
         rule: how the policy charges users.
         columns: their numbers, for charges by norms.
         account: the same, for the rosters with recurring charges.

@@ -412,7 +412,7 @@ def check_kinds(policy: Policy, first: User | None, users: UserIds) -> None:
     """Check that these ids are of the kinds that the dataset has (MIXED_USERS).
 
     Args:
-        policy: of the dataset.
+        policy: the policy of the dataset.
         first: its first user in this partition, if it has one.
         users: of the charge.
     """

@@ -35,9 +35,9 @@ def budget_epsilon(policy: Policy, order: float | None, delta: float) -> float:
     """Return the epsilon that the budget guarantees to one user.
 
     Args:
-        policy: of the dataset.
+        policy: the policy of the dataset.
         order: the user's own Rényi order, if the user has one.
-        delta: of the guarantee, strictly between 0 and 1.
+        delta: the delta of the guarantee, strictly between 0 and 1.
     """
     if order is None or order not in policy.orders:
         return policy.epsilon(delta)
@@ -54,10 +54,10 @@ def spent_epsilon(
     if the bound is of another policy.
 
     Args:
-        policy: of the dataset.
-        bound: of an odometer record.
+        policy: the policy of the dataset.
+        bound: the bound of an odometer record.
         order: the user's own Rényi order, if the user has one.
-        delta: of the guarantee, strictly between 0 and 1.
+        delta: the delta of the guarantee, strictly between 0 and 1.
     """
     if policy.has_sampled_levels or spent_share(policy, bound, order) is None:
         return None

@@ -69,7 +69,7 @@ class Statement:
 
     Attributes:
         epsilon: of ``budget``, rounded up.
-        delta: of the guarantee; 0 if the measure has none.
+        delta: the delta of the guarantee; 0 if the measure has none.
         budget: the outermost budget; of several, that of the least epsilon.
         parents: the budgets of the dataset and of the datasets around it, the nearest first.
         covered: what the guarantee holds for.
@@ -128,7 +128,7 @@ def statement_of(policies: Sequence[Policy], delta: float) -> Statement:
     Args:
         policies: of the dataset and of the datasets that its charges draw on as well, the nearest
             first: its ancestors, and the dataset that has the whole budget of a share.
-        delta: of the guarantee, strictly between 0 and 1.
+        delta: the delta of the guarantee, strictly between 0 and 1.
 
     Raises:
         InvalidInput: for another delta.

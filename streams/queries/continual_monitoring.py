@@ -84,7 +84,7 @@ class Release:
         its d-th root. They do not cover the contributions of users who were halted or clipped.
 
         Args:
-            confidence: of all coordinates together; above 0 and below 1.
+            confidence: the probability that all coordinates are covered together; above 0, below 1.
 
         Returns:
             Two arrays of the shape of ``value``.

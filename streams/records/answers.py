@@ -314,7 +314,7 @@ class OdometerRecord(OfDataset, frozen=True, tag="odometer"):
         """Return `Policy.spent_share` of the bound: the share of the budget spent at most.
 
         Args:
-            policy: of the dataset: ``run.policy``, or what ``create_dataset`` returns.
+            policy: the policy of the dataset: ``run.policy``, or what ``create_dataset`` returns.
 
         Raises:
             InvalidInput: the policy of another dataset.
@@ -326,8 +326,8 @@ class OdometerRecord(OfDataset, frozen=True, tag="odometer"):
         """Return `Policy.spent_epsilon` of the bound: what the user has spent up to this charge.
 
         Args:
-            policy: of the dataset: ``run.policy``, or what ``create_dataset`` returns.
-            delta: of the guarantee, strictly between 0 and 1.
+            policy: the policy of the dataset: ``run.policy``, or what ``create_dataset`` returns.
+            delta: the delta of the guarantee, strictly between 0 and 1.
 
         Raises:
             InvalidInput: for another delta, the policy of another dataset, or a policy whose norm

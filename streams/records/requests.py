@@ -177,7 +177,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         If each user has an order of its own, it is that of the worst order.
 
         Args:
-            delta: of the guarantee, strictly between 0 and 1.
+            delta: the delta of the guarantee, strictly between 0 and 1.
 
         Raises:
             InvalidInput: for another delta.
@@ -220,7 +220,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bound rises.
 
         Args:
-            delta: of the guarantee, strictly between 0 and 1.
+            delta: the delta of the guarantee, strictly between 0 and 1.
 
         Raises:
             InvalidInput: as `spent_epsilon`.
@@ -237,7 +237,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         It is of rho, of mu squared, or of the Rényi divergence at the order where it is largest.
 
         Args:
-            bound: of an odometer record, in the unit of the measure.
+            bound: the bound of an odometer record, in the unit of the measure.
             order: the user's own Rényi order, if the user has one.
 
         Raises:
@@ -276,9 +276,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         `accounting.Measure.epsilon` says. It may exceed `epsilon`, which holds as well.
 
         Args:
-            bound: of an odometer record, in the unit of the measure.
+            bound: the bound of an odometer record, in the unit of the measure.
             order: the user's own Rényi order, if the user has one.
-            delta: of the guarantee, strictly between 0 and 1.
+            delta: the delta of the guarantee, strictly between 0 and 1.
 
         Raises:
             InvalidInput: for another delta, a bound that is not of this policy, or a policy whose

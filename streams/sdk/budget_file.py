@@ -17,7 +17,7 @@ new state. The steps, which the code repeats:
 1. Begin a transaction that no other process can have at the same time.
 2. Apply what other processes have appended to the log since the last call. It must continue the log
    that this process knows.
-3. Apply the requests; append them to the log, write their outputs, and now and then the pages.
+3. Apply the requests; append them to the log, write their outputs and, periodically, the pages.
 4. Commit. The client receives the outputs only after this.
 
 A call that fails before step 4 has changed nothing. The ledgers may then be ahead of the file, so

@@ -58,7 +58,7 @@ class Turnstile:
             or the file of the setting ``budgets``.
         config: a TOML file, or a ``Config``.
         timeout: seconds until a charge without all its decisions raises.
-        prefix: of the names of the topics.
+        prefix: the prefix of the names of the topics.
         pseudonym_key: 16 to 64 secret, random bytes. The log then contains pseudonyms of users,
             which only this key can make, and never their ids. Never change the key of a service:
             under another key every user would begin with nothing spent.
@@ -317,7 +317,7 @@ class Turnstile:
         then each call can be repeated if it was interrupted.
 
         Args:
-            name: of the dataset.
+            name: the name of the dataset.
             allow: the whole new list, as in ``create_dataset``.
             copied_from: if the log was copied to another topic, the id of the log in which the
                 dataset was created, or in which its list was set last. From this call on, requests
@@ -352,7 +352,7 @@ class Turnstile:
         charged, also to the parent datasets, which stay open. Closing is idempotent.
 
         Args:
-            name: of the dataset.
+            name: the name of the dataset.
             timeout: seconds to wait for all partitions.
 
         Returns:
@@ -394,7 +394,7 @@ class Turnstile:
 
         Args:
             dataset: the dataset to charge.
-            name: of the run.
+            name: the name of the run.
             released: the last step that was released or given up, -1 for none. None: every step
                 that all partitions have decided counts as done, released or not. Runs that sample
                 leave it out, since a step whose users may have been drawn must not be drawn again.
@@ -459,7 +459,7 @@ class Turnstile:
 
         Args:
             dataset: the dataset of the run.
-            name: of the run.
+            name: the name of the run.
             attempt: the ``attempt`` of the run that ``Turnstile.run`` returned.
             token: its ``token``.
             step: the step to charge or charge again: the next one, or the last one that was
@@ -538,8 +538,8 @@ class Turnstile:
         others have their pseudonyms.
 
         Args:
-            dataset: of this dataset only.
-            run: of runs of this name only.
+            dataset: only records of this dataset.
+            run: only records of runs with this name.
             since: "earliest", from the first that Kafka still has, or "latest", from now on. The
                 default is "latest" when following, else "earliest".
             follow: wait for more. Otherwise the iteration ends with what was published before this
@@ -576,8 +576,8 @@ class Turnstile:
         A later record of a user replaces the earlier ones. Show a record to its own user only.
 
         Args:
-            dataset: of this dataset only.
-            user: of this user only.
+            dataset: only records of this dataset.
+            user: only records of this user.
             since: "earliest", from the first that Kafka still has, or "latest", from now on.
             follow: wait for more. Otherwise the iteration ends with what was published before this
                 call.

@@ -79,7 +79,7 @@ def policy_from(
     """Return the policy for these terms; budgets are rounded down.
 
     Args:
-        name: of the dataset.
+        name: the name of the dataset.
         partitions: P of the topics.
         pseudonyms: the fingerprint of the key of the users' pseudonyms, if they have some.
         terms: those of ``Turnstile.create_dataset``.

@@ -43,7 +43,7 @@ class UncoveredStep(InvalidRequest):
     """A budget's measure cannot charge this kind of step. Nothing was published.
 
     Attributes:
-        measure: of the budget.
+        measure: the measure of the budget.
         covered_by: the measures that can charge the step. A policy never changes, so charge a
             dataset that has one of them.
     """

@@ -121,8 +121,8 @@ def distinct_halts(
 
     Args:
         records: of the topic halts.
-        dataset: of this dataset only.
-        run: of runs of this name only.
+        dataset: only records of this dataset.
+        run: only records of runs with this name.
 
     Raises:
         ConflictingDecisions: two different records about one step and partition.

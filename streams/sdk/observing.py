@@ -87,8 +87,8 @@ def measure(client: Observable, registry: CollectorRegistry | None = None) -> No
 
     Args:
         client: the open client to measure.
-        registry: of metrics; by default prometheus_client's own, in which one client per process
-            can be measured.
+        registry: the registry of metrics; by default prometheus_client's own, in which one client
+            per process can be measured.
 
     Raises:
         ValueError: the registry has these metrics already.

@@ -243,7 +243,7 @@ class Roster:
         Args:
             norms: L2 norms, at least 0, rounded up to the norm grid. A norm above ``clip_norm``
                 sets the highest level, since contributions are clipped.
-            positions: of the users; None: all users, in the order of enrolment.
+            positions: the positions of the users; None: all users, in the order of enrolment.
 
         Raises:
             InvalidRequest: the number of norms differs from that of positions, or a norm is

@@ -60,16 +60,16 @@ class IndividualDPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             privately. ``sampling_rate`` times this number is the denominator of every release. The
             number of users in the data is not public: neighbouring datasets differ in it.
         classes: all possible labels, two or more. They are public: do not take them from y.
-        steps: of the training.
+        steps: the number of steps of the training.
         noise_multiplier: the noise, as a multiple of ``clip_norm``. None: the least with which the
             clip norm lasts for all ``steps``.
         sampling_rate: the probability with which a user is drawn for a step.
-        clip_norm: of a user's gradient, the sum over its examples: the norm that lasts for all
-            steps.
+        clip_norm: the largest norm of a user's gradient, the sum over its examples. An unspent
+            budget pays for this norm in every planned step.
         max_examples_per_user: the number of a user's examples that are used at most
             (``ExamplesByUser.of``). None: all of them.
-        learning_rate: of the descent.
-        momentum: of the descent.
+        learning_rate: the learning rate of the descent.
+        momentum: the momentum of the descent.
         checkpoint: a file with model and released step, for a ``run`` that is opened again.
         not_private_seed: seeds coins and noise, for experiments that must be repeated. A party that
             knows it knows the noise, so nothing is private then.

@@ -54,7 +54,7 @@ def sampled_cohort(
 
     Args:
         users: n ids, of all users who are available.
-        probability: of each coin.
+        probability: the probability of each coin.
         not_private_generator: for tests and figures that must be repeated.
 
     Returns:
@@ -81,7 +81,7 @@ def rotating_cohort(
 
     Args:
         users: n ids, of all users who are available.
-        step: of the run, from 0.
+        step: the step of the run, from 0.
         period: the number of groups.
         key: any text, the same in all steps of a run. It need not be secret.
 

@@ -41,9 +41,9 @@ class ExamplesByUser:
 
         Args:
             users: the user of each example.
-            max_examples_per_user: of a user with more examples, so many are used: those at equal
-                distances among the user's own, in their order. So the choice does not depend on
-                other users, as one by the place among all examples would. None: no limit.
+            max_examples_per_user: the number of a user's examples that are used at most: those at
+                equal distances among the user's own, in their order. So the choice does not depend
+                on other users, as one by the place among all examples would. None: no limit.
 
         Raises:
             InvalidRequest: an id or the limit is invalid.

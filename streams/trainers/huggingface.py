@@ -80,7 +80,7 @@ class HuggingFaceTrainer(Trainer):
     """``transformers.Trainer``, charged step by step.
 
     Args:
-        engine: of this training.
+        engine: the engine of this training.
         examples: made up or public, in the form of ``train_dataset``: at least four, of different
             tokens, lengths and labels, with which the training is checked
             (``PrivacyEngine.check``). The first one replaces ill-formed ones; a model class of your

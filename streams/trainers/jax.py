@@ -45,7 +45,7 @@ def private_grad(
     for the same number of examples: it is compiled once, and no result depends on the batch size.
 
     Args:
-        loss: of parameters and one example, a number.
+        loss: the function of parameters and one example that returns a number.
         private: its users are those of ``examples``.
         examples: the examples of each user.
         examples_at_once: examples per computation, which bounds memory.

@@ -1,8 +1,8 @@
 """Plans: the steps that a run's budget pays for, computed from public numbers.
 
-The clip norm of a training is the norm that lasts: a user whose gradient always has this norm can
-pay for every planned step. If the noise is too low for that, users are halted before the end, and
-the model follows noise from then on. `check_plan` rejects such a plan before anything is charged.
+The clip norm of a training is the largest norm that an unspent budget pays for in every planned
+step. If the noise is too low for that, users are halted before the end, and the model follows noise
+from then on. `check_plan` rejects such a plan before anything is charged.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Plan:
     """Planned steps, and how long the clip norm lasts.
 
     Args:
-        policies: of the dataset and its parent datasets.
+        policies: the policies of the dataset and its parent datasets.
         runs: all planned steps, at least one.
-        clip_norm: the norm that lasts.
+        clip_norm: the largest norm that an unspent budget pays for in every planned step.
     """
 
     def __init__(self, policies: Sequence[Policy], runs: Runs, clip_norm: float) -> None:
@@ -172,8 +172,8 @@ def noise_for_steps(
     multiplier of its policy.
 
     Args:
-        policies: of the dataset and its parent datasets: ``[run.policy, *run.outer]``.
-        steps: of the training.
+        policies: the policies of the dataset and its parent datasets: ``[run.policy, *run.outer]``.
+        steps: the number of steps of the training.
         sampling_rate: the probability with which each user is drawn; may be a schedule.
 
     Raises:

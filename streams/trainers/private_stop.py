@@ -52,7 +52,7 @@ class PrivateStop:
         run: a name for the run of the counts. No other run of the dataset may be open.
         users: those of the training, in the same order.
         threshold: the training ends when a noisy count is below it. Public, in users.
-        noise_stddev: of each count, in users.
+        noise_stddev: the standard deviation of the noise in each count, in users.
         every: the number of steps between two counts.
         counts: the largest number of counts. After the last one the training goes on to its end.
         not_private_generator: draws the noise, for tests.
@@ -117,7 +117,7 @@ class PrivateStop:
         """Count users after a step, if a count is due and not made yet; return whether to end.
 
         Args:
-            step: of the training.
+            step: the step of the training.
             admitted: to this step, (n,), in the order of ``users``.
         """
         number, early = divmod(step + 1, self.every)

@@ -76,9 +76,8 @@ class PrivateSteps:
     Args:
         run: from ``Turnstile.run``.
         users: distinct ids, in the order of positions.
-        clip_norm: the norm that lasts: a user whose budget is unspent when the training begins can
-            afford a contribution of this norm in every planned step. Contributions are clipped to
-            it.
+        clip_norm: the largest norm that an unspent budget pays for in every planned step.
+            Contributions are clipped to it.
         noise_multiplier: standard deviation of the noise in each coordinate of the sum, as a
             multiple of ``clip_norm``. It may be a schedule, which follows public values.
         sampling_rate: the probability with which each user is drawn. It may be a schedule.
@@ -407,8 +406,8 @@ class OpenStep:
     """A step that is charged and drawn, and not released yet.
 
     Attributes:
-        step: of the run.
-        positions: of the users who were drawn, increasing, (m,). Secret.
+        step: the step of the run.
+        positions: the positions of the users who were drawn, increasing, (m,). Secret.
         clip_norms: the level of each of them, (m,). Secret.
         noise_stddev: standard deviation of the noise that will be added to the sum.
     """
@@ -486,7 +485,8 @@ class OpenStep:
         """Return the private mean, once: the sum with noise, divided by the expected batch.
 
         Args:
-            dimension: of the gradients, or of each of their parts: with ``outer_parts`` of each.
+            dimension: the dimension of the gradients, or of each of their parts: with
+                ``outer_parts`` of each.
 
         Raises:
             InvalidRequest: a user who was drawn is missing, or the dimension is wrong. Nothing was

@@ -102,9 +102,10 @@ class PrivacyEngine:
         dataset: the name of the dataset in the service. It is created by
             ``make_private_with_epsilon`` if it does not exist.
         run: the name of the training. After a restart the same name continues it.
-        measure: of a dataset that is created. "steps" counts steps at the clip norm, with the noise
-            of the tightest accountant for a fixed number of steps. "renyi" has a few percent more
-            noise, and charges users with short gradients less. "gdp" is for ``sampling_rate=1``.
+        measure: the measure of a dataset that is created. "steps" counts steps at the clip norm,
+            with the noise of the tightest accountant for a fixed number of steps. "renyi" has a few
+            percent more noise, and charges users with short gradients less. "gdp" is for
+            ``sampling_rate=1``.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class PrivacyEngine:
 
         Args:
             module: to be trained, in training mode.
-            optimizer: of its parameters.
+            optimizer: the optimizer of its parameters.
             data_loader: a ``torch.utils.data.DataLoader``. Its dataset, ``collate_fn``, workers and
                 pinned memory are used; its batches are replaced by Poisson samples of users.
             noise_multiplier: the noise, as a multiple of ``max_grad_norm``; may be a schedule.
@@ -276,7 +277,7 @@ class PrivacyEngine:
         """Return the guarantee for a model card, as values that JSON has.
 
         Args:
-            delta: of the guarantee; by default that given to ``make_private_with_epsilon``.
+            delta: the guarantee's delta; by default that given to ``make_private_with_epsilon``.
 
         Raises:
             Unusable: nothing was made private yet.
