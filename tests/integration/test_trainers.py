@@ -113,7 +113,7 @@ def test_a_trainer_killed_between_draw_and_release_abandons_the_step(
 ) -> None:
     shared.client.create_dataset(name, **POLICY)
     path = tmp_path / "real.npz"
-    live = partial(life, training.__file__, shared.kafka, shared.prefix, name, path)
+    live = partial(life, "-m", training.__name__, shared.kafka, shared.prefix, name, path)
     dies_in = 0, 7, 8, 25
     for step in dies_in:
         assert live("decided", step) == KILLED
@@ -134,7 +134,7 @@ def test_a_trainer_killed_at_any_point_is_charged_once_per_step(
 ) -> None:
     shared.client.create_dataset(name, **POLICY)
     path = tmp_path / "real.npz"
-    live = partial(life, training.__file__, shared.kafka, shared.prefix, name, path)
+    live = partial(life, "-m", training.__name__, shared.kafka, shared.prefix, name, path)
     for point, step in (("half", 0), ("released", 3), ("half", 9), ("released", 20)):
         assert live(point, step) == KILLED, (point, step)
     seen: list[int] = []

@@ -36,7 +36,6 @@ def test_index_agrees_with_a_dict(batches, data):
             model = {by_slot[s]: s for s in range(len(index))}
     assert index.find(UserIds(list(model))).tolist() == list(model.values())
     assert sorted(model.values()) == list(range(len(index)))
-    assert list(model) == index.users(0, len(index)).tolist()
     assert [index.user(slot) for slot in range(len(index))] == list(model)
 
 
