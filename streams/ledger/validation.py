@@ -429,7 +429,7 @@ def check_kinds(policy: Policy, first: User | None, users: UserIds) -> None:
         strange = next((user for user in users if _kind(user) != kind), None)
     if strange is not None:
         detail = (
-            f"user {quoted(strange)} is of kind {_kind(strange)}, those of dataset "
+            f"user {quoted(published(strange))} is of kind {_kind(strange)}, those of dataset "
             f"{policy.dataset!r} are of kind {kind} (user_ids: {allowed}): one person must not "
             "have two budgets. Convert the ids to one kind, or use a dataset with user_ids=mixed"
         )

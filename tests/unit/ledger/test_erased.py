@@ -299,7 +299,25 @@ def as_recorded(hidden: bool) -> AuditedLog:
     return log
 
 
-@pytest.mark.parametrize("make", [rejected_with_their_users, partial(as_recorded, hidden=True)])
+def of_another_kind() -> RosterLog:
+    """An erased string, charged in a dataset of integers around which its own dataset is."""
+    log = RosterLog()
+    for name in ("strings", "integers"):
+        log.create(name, user_ids="one-kind")
+    log.create("inner", parents=["strings", "integers"], user_ids="one-kind")
+    for name in ("strings", "integers"):
+        log.open(name)
+    log.charge(0, ["x"], [0.1], dataset="strings")
+    log.charge(0, [5], [0.1], dataset="integers")
+    erase(log, "x", hidden=True)
+    log.enrol(["x"], dataset="integers")
+    log.charge(1, ["x"], [0.1], dataset="integers")
+    return log
+
+
+@pytest.mark.parametrize(
+    "make", [rejected_with_their_users, of_another_kind, partial(as_recorded, hidden=True)]
+)
 def test_no_output_depends_on_an_erasure_key(make):
     log = make()
     log.audit()
