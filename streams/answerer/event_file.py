@@ -175,15 +175,22 @@ class EventFile:
         What is not of that type stays text, and then counts as any value of another type.
         """
         roles = {role for column, role in self._roles if column == name}
-        labels = {
-            str(label): label
+        wanted = [
+            label
             for query in self._query_file.queries
             for column, given in (
                 (query.by, query.labels),
                 *((one.column, one.among or ()) for one in query.conditions),
             )
             for label in (given if column == name else ())
-        }
+        ]
+        labels = {str(label): label for label in wanted}
+        for label in wanted:
+            if labels[str(label)] != label:  # a cell could count for one of the queries only
+                raise self._fault(
+                    f"the queries want {quoted(str(label))} in column {quoted(name)} both as text "
+                    "and as a number: write it in one way"
+                )
         if roles <= {"text", "iso"}:
             return str
         if roles & {"text", "iso"}:

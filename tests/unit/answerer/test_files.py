@@ -211,10 +211,12 @@ def test_a_column_of_text_and_numbers_is_refused_in_a_table(tmp_path: Path) -> N
     path = tmp_path / "events.csv"
     path.write_bytes(b"u,t,x,c,n\n")
     (query,) = QUESTIONS.queries
-    with pytest.raises(UnusableQueries, match="'c'"):
-        EventFile(
-            path, replace(QUESTIONS, queries=(replace(query, column="c", labels=("a", "b")),))
-        )
+    for labels in (("a", "b"), ("a", 1, "1")):
+        column = "c" if labels == ("a", "b") else query.column
+        with pytest.raises(UnusableQueries, match="'c'"):
+            EventFile(
+                path, replace(QUESTIONS, queries=(replace(query, column=column, labels=labels),))
+            )
 
 
 NONE, NO_USER, NO_TIME, LACKS = (
