@@ -119,6 +119,6 @@ class _Kept:
 
     def between(self, begin: int, end: int | None) -> tuple[list[Followed], int]:
         """Return the records from ``begin`` on, and the position after them."""
-        stop = self.end if end is None else end
+        stop = self.end if end is None else min(end, self.end)
         places = range(begin, stop)
         return [self._records[at] for at in places if at in self._records], stop
