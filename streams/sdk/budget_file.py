@@ -257,6 +257,7 @@ class BudgetFile:
         self._lock = threading.RLock()  # held while the database is used
         self._failure = ""  # why the file cannot be used any more
         self._partitions: dict[int, _Partition] = {}  # as far as they are loaded
+        self._known: dict[int, HashChain] = {}  # what was committed here, also after a failed call
         self._opened, may_write = self._place(FileProblem.MISSING)
         if writable and not may_write:
             raise UnusableFile(path, FileProblem.READ_ONLY)
@@ -495,6 +496,12 @@ class BudgetFile:
         partition = state.partition
         if not part.pages:
             self._database.execute("DELETE FROM pages WHERE partition = ?", (partition,))
+        elif not self._digest_of_pages(partition).items() <= part.pages.items():
+            # The pages that are written below would get a digest without those that are gone.
+            raise ServiceUnavailable(
+                f"pages of partition {partition} in {self.path} are not those that were written. "
+                "Nothing was charged. Repeat the call: the pages are rebuilt from the log"
+            )
         for name in state.unmerged():
             page = state.take_page(name)
             if page is None:
@@ -504,12 +511,16 @@ class BudgetFile:
             packed = pack_page(chain.last + 1, page)
             row = partition, name, page_hash(name, packed).to_bytes(16, "big"), packed
             self._database.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?)", row)
-        query = "SELECT hash FROM pages WHERE partition = ?"
-        hashes = [int.from_bytes(hashed, "big") for (hashed,) in self._rows(query, partition)]
         meta = fields_of_nothing(self.topic, partition, self.partitions) | _reached(chain)
-        meta |= {"pages": str(len(hashes)), "digest": hexadecimal(digest_of(hashes))}
+        meta |= self._digest_of_pages(partition)
         part.pages = with_meta_digest(meta | {"since": meta["next"]})
         part.unmerged = 0
+
+    def _digest_of_pages(self, partition: int) -> dict[str, str]:
+        """Return the fields of a meta that say which pages there are."""
+        query = "SELECT hash FROM pages WHERE partition = ?"
+        hashes = [int.from_bytes(hashed, "big") for (hashed,) in self._rows(query, partition)]
+        return {"pages": str(len(hashes)), "digest": hexadecimal(digest_of(hashes))}
 
     def _caught_up(self, partition: int) -> _Partition:
         """Return a partition in the state of the file.
@@ -522,7 +533,7 @@ class BudgetFile:
             UnusableFile: the file was replaced, or is damaged.
         """
         part = self._partitions.get(partition)
-        known = part.ledger.chain if part else None
+        known = part.ledger.chain if part else self._known.get(partition)
         if part and part.pages in ({}, self.fields(partition, "pages")):
             with suppress(Damaged):  # ``_loaded`` says what is damaged
                 return self._with_rest(part)
@@ -692,6 +703,11 @@ class BudgetFile:
     def _writing(self, deadline: Deadline) -> Iterator[None]:
         """Hold the only write transaction on the file."""
         with self._held(deadline):
+            if self._database.in_transaction:  # its rollback would undo half of the outer call
+                raise InvalidRequest(
+                    f"a signal handler changes {self.path} while a call of the same thread uses "
+                    "it: let the handler set a flag, and do this after the call"
+                )
             place, may_write = self._place(FileProblem.REPLACED)
             if place != self._opened:
                 raise UnusableFile(self.path, FileProblem.REPLACED)
@@ -707,6 +723,7 @@ class BudgetFile:
                 self._wait_until(deadline)
                 committing = True
                 self._database.execute("COMMIT")
+                self._known |= {p: part.ledger.chain for p, part in self._partitions.items()}
             except BaseException as error:
                 self._partitions = {}
                 # Set first: an interrupt of the next lines leaves the state as uncertain.
