@@ -302,10 +302,14 @@ class ProcessStore:
         """Store why a partition is suspended.
 
         Its owner never suspends it for a loss of the log that did not happen. A former owner may
-        lack records that were deleted since, and the next heartbeat of the owner corrects it.
+        lack records that were deleted since, and the next heartbeat of the owner corrects it. So
+        may an owner whose state was rolled back, if records that a snapshot covers are deleted
+        while it applies them again: the next acquisition restores the snapshot.
         """
         world, owner = self._process.world, self._shared.contents(partition).meta.get("owner")
-        if reason in _LOSSES and world.catastrophe is None and owner == self._process.name:
+        is_trimmed = world.broker.norms(partition).start > world.store.next_of(partition)
+        is_loss = reason in _LOSSES and not (is_trimmed and reason is SuspensionReason.HOLE)
+        if is_loss and world.catastrophe is None and owner == self._process.name:
             where = f"{self._process.name} suspends {partition}"
             world.failures.append(Wrong(f"{where} without a cause: {about}"))
         await self._do("keep_suspension", "keep_suspension", partition, reason, *about)
