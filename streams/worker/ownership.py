@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.ledger.ledger import PartitionError, UnknownState, ledger_of
-from streams.store.layout import Damaged, Identity, Meta
+from streams.store.layout import Damaged, Identity, Meta, is_whole
 from streams.store.misfit import PartitionSuspended, Problem, Suspension, Suspensions, suspension_of
 from streams.store.snapshot import Snapshot
 from streams.store.store_port import Acquired, Glance, Guard, Verdict, decode_pulse, last_snapshot
@@ -229,6 +229,9 @@ class OwnedPartitions:
         for partition in range(seen.partitions):
             found = await self._world.store.glance(partition)
             if found.state is None:
+                # Only the flipped bit may say another P: with this one, the meta has its digest.
+                if is_whole(found.meta | {"partitions": str(seen.partitions)}):
+                    return str(seen.partitions), True
                 said = said or found.meta.get("partitions", "")
             elif found.state.topic == seen.topic.hex():
                 return str(found.state.partitions), True

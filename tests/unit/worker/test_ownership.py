@@ -289,6 +289,24 @@ def test_an_added_partition_is_noticed_beside_a_flipped_bit(damaged, reason):
     asyncio.run(scenario())
 
 
+def test_a_flipped_number_of_partitions_is_not_believed():
+    """No other meta is intact, and this one has its digest with the topic's number."""
+
+    async def scenario():
+        cluster = Cluster()
+        before = Worker(cluster, "before")
+        await before.acquire()
+        await before.decide()
+        await before.leave()
+        for partition in range(cluster.broker.partitions):
+            cluster.store.contents(partition).meta["partitions"] = "0"
+        after = Worker(cluster, "after")
+        assert 0 in await after.acquire()
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
 def test_a_log_that_is_trimmed_while_it_is_acquired_is_not_taken_for_another_one():
     async def scenario():
         cluster = Cluster()
