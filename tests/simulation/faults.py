@@ -131,7 +131,10 @@ async def run_another_release(world: World, service: Service, chance: Random) ->
             raise Wrong(f"another release goes on: {after}, after {before}")
         for process in service.slots:
             process.kill("the operator installs the release from before")
-    flush(world, emptied)  # the other release has written that nothing is applied there
+    # Where Redis had nothing, the other release has written that nothing is applied.
+    layouts = {p: world.store.contents(p).meta.get("layout") for p in partitions}
+    flush(world, [p for p, found in layouts.items() if found == str(other)])
+    world.floor = len(world.store.history) - 1  # no later rollback goes back to that release
 
 
 def _race(world: World, service: Service) -> None:
