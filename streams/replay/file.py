@@ -22,7 +22,9 @@ from streams.store.stored_state import StoredState
 class FileArchive(Archive):
     """The log, the outputs and the state in a budget file.
 
-    The offsets of outputs count the outputs of all partitions.
+    The offsets of outputs count the outputs of all partitions. A file that is only read is read as
+    of the moment of its opening: a later charge replaces records of the odometer, which would be
+    missing from an extent that was read before.
 
     Args:
         path: the file.
@@ -37,6 +39,8 @@ class FileArchive(Archive):
 
     def __init__(self, path: str, timeout: float, *, writable: bool = False) -> None:
         self.file = BudgetFile(path, timeout, writable=writable)
+        if not writable:
+            self.file.freeze()
         self.topic, self.partitions = self.file.topic, self.file.partitions
 
     def close(self) -> None:

@@ -391,6 +391,24 @@ class BudgetFile:
             except FileExistsError as error:
                 raise UnusableFile(path, FileProblem.EXISTS) from error
 
+    def freeze(self) -> None:
+        """Read a private copy of this moment from now on, whatever other processes charge.
+
+        Keeping the read transaction open instead would keep them from charging.
+        """
+        with self._reading():
+            self._file()  # from here on no commit of another process can take place
+            # Without a name, SQLite deletes the copy when it is closed.
+            copy = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+            try:
+                self._database.backup(copy)
+            except BaseException:
+                copy.close()
+                raise
+        with self._lock:
+            self._database.close()
+            self._database = copy
+
     def moved_to(self) -> bytes | None:
         """Return the id of the log that continues this one; None if there is none."""
         with self._reading():

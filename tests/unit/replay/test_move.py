@@ -212,6 +212,16 @@ def test_charge_while_the_file_is_checked_is_moved_as_well(
         assert t.run("d", "r").step == 3
 
 
+def test_charge_while_the_file_is_verified_is_no_finding(path: Path) -> None:
+    with closing(FileArchive(str(path), 30.0)) as file:
+        extents = [file.extent("odometer", p) for p in range(P)]
+        with Turnstile.open(path) as t:
+            assert charge(t)
+        last = [r for p, e in enumerate(extents) for r in file.read("odometer", p, e)]
+        assert len(last) == 10
+        assert verify(file).fits
+
+
 def test_trimmed_log_is_not_continued(path: Path) -> None:
     service = Service()
     moved(path, service)
