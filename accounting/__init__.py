@@ -68,16 +68,7 @@ from accounting.measures import (
     steps_noise_multiplier,
 )
 from accounting.odometers import advance_units
-from accounting.release import (
-    ContinualCounter,
-    MeanRelease,
-    QuantilesRelease,
-    SparseVector,
-    StatedCost,
-    release_mean,
-    release_quantiles,
-    round_to,
-)
+from accounting.release.clipping import round_to
 
 if TYPE_CHECKING:
     from accounting.reports import Bounds, NormGrid, ReportAccountant
@@ -92,12 +83,10 @@ __all__ = [
     "Bounds",
     "BudgetFilter",
     "CandidateOrders",
-    "ContinualCounter",
     "Gaussian",
     "GdpFilter",
     "InvalidInput",
     "Laplace",
-    "MeanRelease",
     "Measure",
     "MeasureName",
     "Mechanism",
@@ -106,12 +95,9 @@ __all__ = [
     "PoissonRecords",
     "PureDP",
     "PureDPFilter",
-    "QuantilesRelease",
     "RenyiFilter",
     "ReportAccountant",
     "Risk",
-    "SparseVector",
-    "StatedCost",
     "StepShape",
     "StepsFilter",
     "ZcdpFilter",
@@ -137,8 +123,6 @@ __all__ = [
     "noise_for_norm_budget",
     "norms_of",
     "pure_to_gdp",
-    "release_mean",
-    "release_quantiles",
     "renyi_budgets",
     "renyi_cost",
     "renyi_to_delta",

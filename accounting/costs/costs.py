@@ -27,8 +27,6 @@ finite, >= 0; `orders` has the shape (k,), > 1, at most 2**40.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -116,24 +114,3 @@ def renyi_table_units(
     The last digits may differ between machines, so a log must hold the integers.
     """
     return cost_units(renyi_cost(mechanism, norms, orders))
-
-
-@dataclass(frozen=True)
-class StatedCost:
-    """The largest cost of a release to any user; pass both parts to `zcdp_cost` or `charge_units`.
-
-    Neither part depends on the data.
-
-    Attributes:
-        mechanism: the mechanism that runs.
-        norm: the largest norm of one user's contribution, in the mechanism's norm (for `PureDP`,
-            eps), rounded up.
-    """
-
-    mechanism: Mechanism
-    norm: float
-
-    @property
-    def rho(self) -> float:
-        """The zCDP cost of that user, in nats, rounded up."""
-        return float(zcdp_cost(self.mechanism, np.array([self.norm]))[0])

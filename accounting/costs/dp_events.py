@@ -64,9 +64,7 @@ _INSTEAD: Final = {
         "charged by RenyiFilter.admit with xi + rho a at every order a, or, if xi is 0, by "
         "ZcdpFilter.admit with rho"
     ),
-    "SingleEpochTreeAggregationDpEvent": (
-        "charged as a ContinualCounter, or by banded_step for each column of the matrix"
-    ),
+    "SingleEpochTreeAggregationDpEvent": "charged by banded_step for each column of the matrix",
 }
 
 

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import (
-    Gaussian,
     Mechanism,
     gaussian_stddev,
     noise_scale,
@@ -38,7 +37,6 @@ _SHAVE: Final = 1.0 - 2.0**-50
 _SMALLEST_NORM: Final = 2.0**-1000
 # At rho = 1 this makes room for 2**15 units.
 _INFLATION: Final = 2.0**-30
-_SCALE_BITS: Final = 400  # keeps the noise on a fine grid within float64
 
 
 @dataclass(frozen=True)
@@ -103,23 +101,3 @@ def noise_for_norm_budget(norm_budget: float, rho: float) -> float:
         raise InvalidInput("rho", rho, "a budget: from 2**-44 to 131072 nats")
     # The root of the quotient would lose a budget among the smallest numbers.
     return math.sqrt(budget) / math.sqrt(2.0 * kappa) * (1.0 + _INFLATION / min(kappa, 1.0))
-
-
-def gaussian_for(norm: float, noise_stddev: float | None, rho: float | None) -> Gaussian:
-    """Return the mechanism with the given noise, or with the noise at which `norm` costs `rho`.
-
-    Exactly one is given: `noise_stddev`, from 2**-400 to 2**400, in the units of the norm, or
-    `rho`, in nats of zCDP. The noise for `rho` is rounded up, so the cost is at most `rho`.
-    """
-    if (noise_stddev is None) == (rho is None):
-        given = "both" if rho is not None else None
-        raise InvalidInput("noise_stddev", given, "given if rho is not, and only then")
-    if rho is not None:
-        return Gaussian(noise_for_norm_budget(norm * norm, rho))
-    assert noise_stddev is not None
-    mechanism = Gaussian(noise_stddev)
-    if not 2.0**-_SCALE_BITS <= mechanism.noise_stddev <= 2.0**_SCALE_BITS:
-        raise InvalidInput(
-            "noise_stddev", noise_stddev, f"within 2**-{_SCALE_BITS} and its inverse"
-        )
-    return mechanism

@@ -3,6 +3,7 @@ individual clip norms, and membership inference."""
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from time import perf_counter
 
@@ -11,12 +12,11 @@ import numpy as np
 from accounting import (
     NormGrid,
     ReportAccountant,
-    release_mean,
-    release_quantiles,
     renyi_cost,
     renyi_to_epsilon,
     zcdp_budget,
 )
+from accounting.release import ExactNoise
 from accounting.reports.renyi_report import DEFAULT_ORDERS
 from bench.papers.images import CLASSES, Images
 from bench.papers.norms import LEARNING_RATE, NOISE_MULTIPLIER, Training, class_means
@@ -24,6 +24,7 @@ from bench.papers.norms import train as train_network
 from bench.papers.rows import BLUE, ORANGE, Row, figure, save, with_error
 from bench.papers.sampled import Plan, mean_and_error, noise_of, train
 
+_STATISTICS = Path(__file__).parents[2] / "examples" / "private_statistics.py"
 _DELTA = 1e-5
 _UNROUNDED_USERS = 20
 _FRACTIONS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
@@ -221,12 +222,13 @@ def release(training: Training, out: Path) -> list[Row]:
     }
     upper = float(accountant.epsilon(_every_step_at_the_clip_norm(training, grid), _DELTA, "renyi"))
     half = zcdp_budget(_RELEASE_EPSILON, _DELTA) / 2.0
+    noise, statistics = ExactNoise(random), runpy.run_path(str(_STATISTICS))
     rows = []
     drawing = figure(columns=2)
     for axes, (name, population) in zip(drawing.subplots(1, 2), populations.items(), strict=True):
-        mean = release_mean(population, upper, rho=half, generator=random)
-        quantiles = release_quantiles(population, _FRACTIONS, upper, rho=half, generator=random)
-        released = np.array([mean.estimate, *quantiles.estimates])
+        mean = statistics["release_mean"](population, upper, half, noise)
+        quantiles = statistics["release_quantiles"](population, _FRACTIONS, upper, half, noise)
+        released = np.array([mean.estimate, *quantiles])
         true = np.array([population.mean(), *np.quantile(population, _FRACTIONS)])
         errors = np.abs(released / true - 1.0)
         axes.plot(true, color=BLUE, marker="o", linestyle="", label="not private")

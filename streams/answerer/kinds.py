@@ -14,7 +14,7 @@ user is charged for the norm of that vector, whatever other users do (``bound`` 
     ratio                     of two numbers, each a count, a sum or distinct users, and each in
                               units of its own ``each``
     quantiles                 of a column: events by levels of the range, times the square root of
-                              the matrix of running sums (``accounting.release.factorisations``)
+                              the matrix of running sums (``accounting.release.running_sums``)
 
 A count, distinct or sum by a column without labels has private keys (``keys``). A user has two
 numbers for each own key: ``each``, by whose noisy sum over the users keys are selected, and the
@@ -25,10 +25,10 @@ them are dropped; ties are broken by the order of the labels. With ``clip`` the 
 down. For means, variances and quantiles, the contribution of a user with more than ``each`` events
 is scaled down to so many. None of this depends on the order of events.
 
-A threshold compares a noisy sum. The sparse vector technique would pay once for many windows. But
-its cost is fixed before the first comparison by a user's largest contribution to any window
-(``accounting.SparseVector``). That is unknown for a user who has not appeared yet, so there is no
-individual charge. Here, a user without events in a window pays nothing for it.
+A threshold compares a noisy sum. The sparse vector technique (``examples/private_statistics.py``)
+would pay once for many windows. But its cost is fixed before the first comparison by a user's
+largest contribution to any window. That is unknown for a user who has not appeared yet, so there is
+no individual charge. Here, a user without events in a window pays nothing for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from scipy.optimize import isotonic_regression
 
 from accounting import InvalidInput
 from accounting.release import KeySelection
-from accounting.release.factorisations import SquareRoot
+from accounting.release.running_sums import ROOT_BITS, root_of_running_sums
 from streams.answerer.events import UserEvent, number_of
 from streams.answerer.keys import KeyUniverse
 from streams.answerer.query_file import Condition, Label, Query, UnusableQueries
@@ -141,9 +141,9 @@ class AskedQuery:
         """Return the square root of the matrix of running sums, lower triangular."""
         levels = self.query.levels
         root = np.zeros((levels, levels))
-        factors = SquareRoot(levels)
+        column = np.array(root_of_running_sums(levels)) / 2.0**ROOT_BITS
         for row in range(levels):
-            root[row, : row + 1] = factors.row(row + 1)
+            root[row, : row + 1] = column[row::-1]
         return root
 
     def added(self, event: UserEvent) -> list[tuple[int, int]] | None:

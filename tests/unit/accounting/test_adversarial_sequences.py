@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from runpy import run_path
 
 import numpy as np
 import pytest
@@ -14,16 +15,17 @@ from hypothesis import strategies as st
 from accounting import (
     MEASURES,
     BudgetFilter,
-    ContinualCounter,
     Gaussian,
     GdpFilter,
+    PureDP,
     RenyiFilter,
-    SparseVector,
     ZcdpFilter,
     cost_units,
     zcdp_budget,
 )
+from accounting.release import ExactNoise
 from tests.examples import examples
+from tests.readme import TOP
 from tests.unit.accounting import rational_model as exact
 from tests.unit.accounting.granting import grant_units
 
@@ -194,22 +196,19 @@ def test_runs_that_interleave_spend_one_budget_in_any_order(
 
 def test_interactive_releases_are_charged_in_full_before_their_first_answer() -> None:
     """A counter and a sparse vector, asked in turns with the steps of a run."""
-    rule = ZcdpFilter(1.0)
-    counter = ContinualCounter(8, rho=0.25)
-    sparse = SparseVector(3, 0.5)
-    stated, state, charged = (counter.cost(), sparse.cost()), rule.initial_state(1), []
-    for cost in stated:
-        charged.append(MEASURES["zcdp"].charge_units(cost.mechanism, [cost.norm]))
-        state, admitted = rule.admit_units(state, charged[-1])
+    example, rule = run_path(str(TOP / "examples" / "private_statistics.py")), ZcdpFilter(1.0)
+    counter = example["ContinualCounter"](8, 0.25, ExactNoise())
+    sparse = example["SparseVector"](3, 0.5, ExactNoise())
+    state, spent = rule.initial_state(1), 0
+    for mechanism, norm in ((Gaussian(counter.noise_stddev), counter.norm), (PureDP(), 0.5)):
+        spent += int(MEASURES["zcdp"].charge_units(mechanism, [norm])[0])
+        state, admitted = rule.admit_norms(state, mechanism, [norm])
         assert admitted[0]
+    assert spent <= 2**42 + 2**41
     for step in range(8):
         counter.add(1)
         sparse.above(step - 100)
         state, admitted = rule.admit_norms(state, Gaussian(4.0), [1.0])
         assert admitted[0]
-        charged.append(MEASURES["zcdp"].charge_units(Gaussian(4.0), [1.0]))
-        # What the answers cost is what was stated before the first.
-        assert (counter.cost(), sparse.cost()) == stated
-        assert state[0] == sum(int(units[0]) for units in charged)
-    assert stated[0].rho <= 0.25
-    assert stated[1].rho == 0.125
+        # The answers cost nothing beyond what was charged before the first.
+        assert state[0] == spent + (step + 1) * 2**39

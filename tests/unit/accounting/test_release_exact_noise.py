@@ -15,12 +15,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from accounting import (
-    ContinualCounter,
-    SparseVector,
-    release_mean,
-    release_quantiles,
-)
 from accounting.exact.argument_checks import IntArray
 from accounting.release import exact_noise
 from accounting.release.exact_noise import ExactNoise
@@ -177,23 +171,3 @@ def test_a_copy_with_its_seeded_generator_repeats_the_noise() -> None:
     noise.rounded_normal(Fraction(1))
     twin = copy.deepcopy(noise)
     assert twin.rounded_normal(Fraction(2) ** 60) == noise.rounded_normal(Fraction(2) ** 60)
-
-
-def test_releases_draw_from_the_operating_system_unless_a_generator_is_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    releases: list[Callable[..., object]] = [
-        lambda **given: release_mean([0.5], 1.0, rho=1.0, **given).estimate,
-        lambda **given: release_quantiles([0.5], [0.5], 1.0, rho=1.0, levels=4, **given).count,
-        lambda **given: ContinualCounter(4, rho=1.0, **given).add(1),
-        lambda **given: SparseVector(0, 1.0, **given).above(0),
-    ]
-    for release in releases:
-        sizes = fed(monkeypatch, 19)
-        release()
-        assert sizes
-        sizes.clear()
-        assert release(generator=np.random.default_rng(1)) == release(
-            generator=np.random.default_rng(1)
-        )
-        assert not sizes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from pkgutil import resolve_name
+from runpy import run_path
 from typing import NamedTuple
 
 import pytest
@@ -52,7 +53,11 @@ def test_every_theorem_names_functions_and_tests_that_exist(theorem: Theorem) ->
     assert functions
     assert tests
     for name in functions:
-        assert callable(resolve_name(f"accounting.{name}")), name
+        example, _, defined = name.partition("::")
+        if defined:
+            assert callable(run_path(str(TOP / example))[defined]), name
+        else:
+            assert callable(resolve_name(f"accounting.{name}")), name
     for name in tests:
         file, _, function = name.partition("::")
         assert f"def {function}(" in (TESTS / file).read_text(encoding="utf-8"), name
@@ -67,7 +72,7 @@ def test_every_theorem_has_an_anchor_of_its_own() -> None:
 @pytest.mark.parametrize("page", NAMED, ids=lambda page: page.name)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for file, function in re.findall(r"`([\w./]+\.py)::(\w+)`", text):
+    for file, function in re.findall(r"`([\w./]+\.py)::(test_\w+)`", text):
         found = TESTS / file if (TESTS / file).exists() else TOP / file
         assert f"def {function}(" in found.read_text(encoding="utf-8"), function
 
