@@ -7,7 +7,9 @@ one all the same. What has the mark `thorough` runs with the profile of that nam
 from __future__ import annotations
 
 import _posixsubprocess
+import asyncio
 import gc
+import inspect
 import os
 import subprocess
 import threading
@@ -122,6 +124,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         _without_processes = None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine. Its fixture `bench` or `virtual_time`, if any, runs it."""
+    test, given = pyfuncitem.obj, dict(pyfuncitem.funcargs)
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: given[name] for name in inspect.signature(test).parameters}
+    if on_bench := arguments.pop("bench", None):
+        on_bench(lambda bench: test(bench=bench, **arguments))
+    else:
+        given.get("virtual_time", asyncio.run)(test(**arguments))
+    return True
 
 
 def _refused(start: Callable[..., Any]) -> Callable[..., Any]:

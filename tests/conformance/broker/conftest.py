@@ -28,8 +28,8 @@ def kafka(servers: LocalStack) -> str:
 
 
 @pytest.fixture(params=BROKERS)
-def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
-    """Run a scenario on topics on which nothing was written yet."""
+def bench(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
+    """Return what runs a test on topics on which nothing was written yet."""
     if request.param == "memory":
         return on_memory
     address = request.getfixturevalue("kafka")

@@ -26,127 +26,102 @@ async def written(bench, partition=P):
     return [value for _, value in await bench.hand.published(Channel.ODOMETER, partition)]
 
 
-def test_what_was_sent_is_there_in_its_order(run):
-    async def scenario(bench):
-        producer = bench.odometer_producer_of(P)
-        await producer.start()
-        many = [b"%d " % number * 10_000 for number in range(40)]  # more than one batch
-        await producer.send(origin([odometer(value) for value in many[:30]]))
-        assert await written(bench) == many[:30]
-        await producer.send(origin([odometer(value) for value in many[30:]]))
-        await producer.stop()
-        assert await written(bench) == many
-
-    run(scenario)
+async def test_what_was_sent_is_there_in_its_order(bench):
+    producer = bench.odometer_producer_of(P)
+    await producer.start()
+    many = [b"%d " % number * 10_000 for number in range(40)]  # more than one batch
+    await producer.send(origin([odometer(value) for value in many[:30]]))
+    assert await written(bench) == many[:30]
+    await producer.send(origin([odometer(value) for value in many[30:]]))
+    await producer.stop()
+    assert await written(bench) == many
 
 
-def test_an_epoch_shuts_out_every_earlier_one(run):
-    async def scenario(bench):
-        older, newer = bench.odometer_producer_of(P), bench.odometer_producer_of(P)
-        await older.start()
-        await older.send(origin([odometer(b"old")]))
-        await newer.start()
-        with pytest.raises(NotSent):
-            await older.send(origin([odometer(b"late")]))
-        await newer.send(origin([odometer(b"new")]))
-        with pytest.raises(NotSent):
-            await older.send(origin([odometer(b"later")]))
-        await older.stop()
-        await newer.send(origin([odometer(b"newer")]))
-        await newer.stop()
-        assert await written(bench) == [b"old", b"new", b"newer"]
-
-    run(scenario)
+async def test_an_epoch_shuts_out_every_earlier_one(bench):
+    older, newer = bench.odometer_producer_of(P), bench.odometer_producer_of(P)
+    await older.start()
+    await older.send(origin([odometer(b"old")]))
+    await newer.start()
+    with pytest.raises(NotSent):
+        await older.send(origin([odometer(b"late")]))
+    await newer.send(origin([odometer(b"new")]))
+    with pytest.raises(NotSent):
+        await older.send(origin([odometer(b"later")]))
+    await older.stop()
+    await newer.send(origin([odometer(b"newer")]))
+    await newer.stop()
+    assert await written(bench) == [b"old", b"new", b"newer"]
 
 
-def test_a_tombstone_has_no_value_and_its_offset_is_known(run):
-    async def scenario(bench):
-        producer = await begun(bench)
-        await producer.send(origin([odometer(b"known"), odometer(tombstone(77))]))
-        assert await written(bench) == [b"known", None]
-        last = await producer.last()
-        assert (last.value, last.origin) == (tombstone(77), Origin(TOPIC, 3))
-        await producer.stop()
-
-    run(scenario)
+async def test_a_tombstone_has_no_value_and_its_offset_is_known(bench):
+    producer = await begun(bench)
+    await producer.send(origin([odometer(b"known"), odometer(tombstone(77))]))
+    assert await written(bench) == [b"known", None]
+    last = await producer.last()
+    assert (last.value, last.origin) == (tombstone(77), Origin(TOPIC, 3))
+    await producer.stop()
 
 
-def test_a_transaction_without_records_takes_an_offset_that_no_reader_sees(run):
-    async def scenario(bench):
-        producer = await begun(bench)
-        await producer.send(origin([odometer(b"known")]))
-        before = await bench.hand.end_of(ODOMETER, P)
-        await producer.send([])
-        await producer.send(origin([]))
-        while await bench.hand.end_of(ODOMETER, P) < before + 2:  # the broker answers before that
-            await asyncio.sleep(0)
-        assert await written(bench) == [b"known"]
-        assert (await producer.last()).value == b"known"
-        newer = await begun(bench)
-        with pytest.raises(NotSent):
-            await producer.send([])
-        await newer.send(origin([odometer(b"newer")]))
-        await newer.stop()
-        await producer.stop()
-        assert await written(bench) == [b"known", b"newer"]
-
-    run(scenario)
-
-
-def test_one_that_was_shut_out_leaves_no_error_behind_that_nobody_has_seen(run):
-    """Python would tell of it when it is collected: amid a test that has nothing to do with it."""
-
-    async def scenario(bench):
-        unseen = []
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: unseen.append(context))
-        older, newer = await begun(bench), await begun(bench)
-        with pytest.raises(NotSent):
-            await older.send(origin([odometer(b"late")] * 3))
-        await older.stop()
-        await newer.stop()
-        del older, newer
-        gc.collect()
+async def test_a_transaction_without_records_takes_an_offset_that_no_reader_sees(bench):
+    producer = await begun(bench)
+    await producer.send(origin([odometer(b"known")]))
+    before = await bench.hand.end_of(ODOMETER, P)
+    await producer.send([])
+    await producer.send(origin([]))
+    while await bench.hand.end_of(ODOMETER, P) < before + 2:  # the broker answers before that
         await asyncio.sleep(0)
-        assert unseen == []
-
-    run(scenario)
-
-
-def test_who_begins_last_sends_though_it_was_made_first(run):
-    async def scenario(bench):
-        first, second = bench.odometer_producer_of(P), bench.odometer_producer_of(P)
-        await second.start()
-        await first.start()
-        await first.send(origin([odometer(b"first")]))
-        with pytest.raises(NotSent):
-            await second.send(origin([odometer(b"second")]))
-        await first.stop()
-        await second.stop()
-        assert await written(bench) == [b"first"]
-
-    run(scenario)
+    assert await written(bench) == [b"known"]
+    assert (await producer.last()).value == b"known"
+    newer = await begun(bench)
+    with pytest.raises(NotSent):
+        await producer.send([])
+    await newer.send(origin([odometer(b"newer")]))
+    await newer.stop()
+    await producer.stop()
+    assert await written(bench) == [b"known", b"newer"]
 
 
-def test_the_epochs_of_partitions_are_apart(run):
-    async def scenario(bench):
-        here, there = bench.odometer_producer_of(P), bench.odometer_producer_of(0)
-        await here.start()
-        await there.start()
-        await here.send(origin([odometer(b"here")]))
-        await there.send(origin([odometer(b"there")]))
-        await here.stop()
-        await there.stop()
-        assert (await written(bench), await written(bench, 0)) == ([b"here"], [b"there"])
+async def test_one_that_was_shut_out_leaves_no_error_behind_that_nobody_has_seen(bench):
+    """Python would tell of it when it is collected: amid a test that has nothing to do with it."""
+    unseen = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unseen.append(context))
+    older, newer = await begun(bench), await begun(bench)
+    with pytest.raises(NotSent):
+        await older.send(origin([odometer(b"late")] * 3))
+    await older.stop()
+    await newer.stop()
+    del older, newer
+    gc.collect()
+    await asyncio.sleep(0)
+    assert unseen == []
 
-    run(scenario)
+
+async def test_who_begins_last_sends_though_it_was_made_first(bench):
+    first, second = bench.odometer_producer_of(P), bench.odometer_producer_of(P)
+    await second.start()
+    await first.start()
+    await first.send(origin([odometer(b"first")]))
+    with pytest.raises(NotSent):
+        await second.send(origin([odometer(b"second")]))
+    await first.stop()
+    await second.stop()
+    assert await written(bench) == [b"first"]
 
 
-def test_one_that_never_began_can_be_stopped(run):
-    async def scenario(bench):
-        await bench.odometer_producer_of(P).stop()
+async def test_the_epochs_of_partitions_are_apart(bench):
+    here, there = bench.odometer_producer_of(P), bench.odometer_producer_of(0)
+    await here.start()
+    await there.start()
+    await here.send(origin([odometer(b"here")]))
+    await there.send(origin([odometer(b"there")]))
+    await here.stop()
+    await there.stop()
+    assert (await written(bench), await written(bench, 0)) == ([b"here"], [b"there"])
 
-    run(scenario)
+
+async def test_one_that_never_began_can_be_stopped(bench):
+    await bench.odometer_producer_of(P).stop()
 
 
 async def begun(bench, partition=P):
@@ -155,46 +130,37 @@ async def begun(bench, partition=P):
     return producer
 
 
-def test_the_last_one_that_was_committed_is_told_with_its_origin(run):
-    async def scenario(bench):
+async def test_the_last_one_that_was_committed_is_told_with_its_origin(bench):
+    first = await begun(bench)
+    assert await first.last() is None
+    groups = [(Origin(TOPIC, epoch), [odometer(b"%d" % epoch)] * 3) for epoch in (4, 6)]
+    await first.send(groups)
+    assert await first.last() == Sent(Origin(TOPIC, 6), b"6")
+    for _ in range(7):
         first = await begun(bench)
-        assert await first.last() is None
-        groups = [(Origin(TOPIC, epoch), [odometer(b"%d" % epoch)] * 3) for epoch in (4, 6)]
-        await first.send(groups)
-        assert await first.last() == Sent(Origin(TOPIC, 6), b"6")
-        for _ in range(7):
-            first = await begun(bench)
-        await first.send([(Origin(b"another 16 bytes", -1), [odometer(b"7")])])
-        await first.stop()
-        second = await begun(bench)
-        assert await second.last() == Sent(Origin(b"another 16 bytes", -1), b"7")
-        assert await (await begun(bench, 0)).last() is None
-        await second.stop()
-
-    run(scenario)
+    await first.send([(Origin(b"another 16 bytes", -1), [odometer(b"7")])])
+    await first.stop()
+    second = await begun(bench)
+    assert await second.last() == Sent(Origin(b"another 16 bytes", -1), b"7")
+    assert await (await begun(bench, 0)).last() is None
+    await second.stop()
 
 
-def test_what_was_aborted_is_not_told(run):
-    async def scenario(bench):
-        owner = await begun(bench)
-        await owner.send(origin([odometer(b"committed")]))
-        for _ in range(5):
-            await bench.hand.abort_odometers(P, *[b"aborted"] * 20)
-        later = await begun(bench)
-        assert (await later.last()).value == b"committed"
-        await later.stop()
-        assert len(await written(bench)) == 101
-
-    run(scenario)
+async def test_what_was_aborted_is_not_told(bench):
+    owner = await begun(bench)
+    await owner.send(origin([odometer(b"committed")]))
+    for _ in range(5):
+        await bench.hand.abort_odometers(P, *[b"aborted"] * 20)
+    later = await begun(bench)
+    assert (await later.last()).value == b"committed"
+    await later.stop()
+    assert len(await written(bench)) == 101
 
 
-def test_what_says_of_no_origin_is_not_told(run):
-    async def scenario(bench):
-        await bench.publish(P, [odometer(b"of another release")])
-        owner = await begun(bench)
-        assert await owner.last() is None
-        await owner.send(origin([odometer(b"new")]))
-        assert (await owner.last()).value == b"new"
-        await owner.stop()
-
-    run(scenario)
+async def test_what_says_of_no_origin_is_not_told(bench):
+    await bench.publish(P, [odometer(b"of another release")])
+    owner = await begun(bench)
+    assert await owner.last() is None
+    await owner.send(origin([odometer(b"new")]))
+    assert (await owner.last()).value == b"new"
+    await owner.stop()

@@ -8,13 +8,10 @@ from tests.conformance.broker.bench import PARTITIONS
 P = 1
 
 
-def test_the_topics_are_seen_as_they_are(run):
-    async def scenario(bench):
-        seen = await bench.look()
-        assert (len(seen.topic), seen.partitions, seen.problem) == (16, PARTITIONS, None)
-        assert await bench.look() == seen
-
-    run(scenario)
+async def test_the_topics_are_seen_as_they_are(bench):
+    seen = await bench.look()
+    assert (len(seen.topic), seen.partitions, seen.problem) == (16, PARTITIONS, None)
+    assert await bench.look() == seen
 
 
 async def write(hand):
@@ -27,52 +24,39 @@ async def write(hand):
     await hand.delete_before(P, 2)
 
 
-def test_records_are_read_by_their_offsets_those_of_transactions_too(run):
+async def test_records_are_read_by_their_offsets_those_of_transactions_too(bench):
     """Also of a transaction that was aborted: the stream delivers them all."""
-
-    async def scenario(bench):
-        await write(bench.hand)
-        async with bench.read_log() as log:
-            for offset, value in {2: None, 3: b"d", 5: b"f", 7: b"h"}.items():
-                assert (await log.record(P, offset)).value == value
-            assert (await log.record(0, 0)).value == b"in another partition"
-
-    run(scenario)
+    await write(bench.hand)
+    async with bench.read_log() as log:
+        for offset, value in {2: None, 3: b"d", 5: b"f", 7: b"h"}.items():
+            assert (await log.record(P, offset)).value == value
+        assert (await log.record(0, 0)).value == b"in another partition"
 
 
-def test_records_of_one_leader_have_its_epoch(run):
-    async def scenario(bench):
-        await write(bench.hand)
-        async with bench.read_log() as log:
-            epochs = [(await log.record(P, offset)).leader_epoch for offset in (2, 3, 5, 7)]
-        assert epochs[0] >= 0
-        assert len(set(epochs)) == 1
-
-    run(scenario)
+async def test_records_of_one_leader_have_its_epoch(bench):
+    await write(bench.hand)
+    async with bench.read_log() as log:
+        epochs = [(await log.record(P, offset)).leader_epoch for offset in (2, 3, 5, 7)]
+    assert epochs[0] >= 0
+    assert len(set(epochs)) == 1
 
 
-def test_the_log_begins_after_what_was_deleted_and_ends_after_the_last_marker(run):
-    async def scenario(bench):
-        async with bench.read_log() as log:
-            assert await log.extent(P) == (0, 0)
-        await write(bench.hand)
-        async with bench.read_log() as log:
-            assert await log.extent(P) == (2, 8)
-            assert await log.extent(0) == (0, 1)
-
-    run(scenario)
+async def test_the_log_begins_after_what_was_deleted_and_ends_after_the_last_marker(bench):
+    async with bench.read_log() as log:
+        assert await log.extent(P) == (0, 0)
+    await write(bench.hand)
+    async with bench.read_log() as log:
+        assert await log.extent(P) == (2, 8)
+        assert await log.extent(0) == (0, 1)
 
 
 @pytest.mark.parametrize(
     "offset", [pytest.param(0, id="deleted"), pytest.param(4, id="marker"), pytest.param(99)]
 )
-def test_where_there_is_no_record_none_is_made_up(run, offset):
-    async def scenario(bench):
-        await write(bench.hand)
-        async with bench.read_log() as log:
-            assert await log.record(P, offset) is None
-
-    run(scenario)
+async def test_where_there_is_no_record_none_is_made_up(bench, offset):
+    await write(bench.hand)
+    async with bench.read_log() as log:
+        assert await log.record(P, offset) is None
 
 
 MISSING = {
@@ -89,10 +73,7 @@ MISSING = {
 }
 
 
-def test_what_is_missing_is_told_apart(run):
-    async def scenario(bench):
-        await write(bench.hand)
-        async with bench.read_log() as log:
-            assert {place: await log.missing(P, *place) for place in MISSING} == MISSING
-
-    run(scenario)
+async def test_what_is_missing_is_told_apart(bench):
+    await write(bench.hand)
+    async with bench.read_log() as log:
+        assert {place: await log.missing(P, *place) for place in MISSING} == MISSING

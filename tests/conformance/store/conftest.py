@@ -40,8 +40,8 @@ def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(params=STORES)
-def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
-    """Run a scenario on a store in which nothing is kept yet."""
+def bench(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
+    """Return what runs a test on a store in which nothing is kept yet."""
     if request.param == "memory":
         return on_memory
     url = request.getfixturevalue(f"{request.param}_url")

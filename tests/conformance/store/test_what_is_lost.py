@@ -37,24 +37,21 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("lose", COUNTED.values(), ids=COUNTED.keys())
-def test_what_is_gone_is_seen_by_the_next_write_the_next_acquisition_and_at_load(run, lose):
-    async def scenario(bench):
-        owner, writer = await filled(bench)
-        kept = bench.hand.read(P)
-        lose(kept)
-        bench.hand.write(P, kept)
-        with pytest.raises(Damaged):
-            await owner.load()
-        assert await commit(writer, 4, 5) is Verdict.DAMAGED
-        assert await writer.merge(4, {"page:d/0": b"new"}) is Verdict.DAMAGED
-        assert await writer.drop(writer.backlog, 4) is Verdict.DAMAGED
-        assert await writer.forget(["3/0"]) is Verdict.DAMAGED
-        assert await writer.beat(b"pulse", b"") is Verdict.DAMAGED
-        acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
-        assert (acquired.verdict, acquired.before) == (Verdict.DAMAGED, kept.meta)
-        assert bench.hand.read(P) == kept
-
-    run(scenario)
+async def test_what_is_gone_is_seen_by_the_next_write_the_next_acquisition_and_at_load(bench, lose):
+    owner, writer = await filled(bench)
+    kept = bench.hand.read(P)
+    lose(kept)
+    bench.hand.write(P, kept)
+    with pytest.raises(Damaged):
+        await owner.load()
+    assert await commit(writer, 4, 5) is Verdict.DAMAGED
+    assert await writer.merge(4, {"page:d/0": b"new"}) is Verdict.DAMAGED
+    assert await writer.drop(writer.backlog, 4) is Verdict.DAMAGED
+    assert await writer.forget(["3/0"]) is Verdict.DAMAGED
+    assert await writer.beat(b"pulse", b"") is Verdict.DAMAGED
+    acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
+    assert (acquired.verdict, acquired.before) == (Verdict.DAMAGED, kept.meta)
+    assert bench.hand.read(P) == kept
 
 
 def with_an_older_page(kept):
@@ -92,17 +89,14 @@ UNCOUNTED = {
 
 
 @pytest.mark.parametrize("change", UNCOUNTED.values(), ids=UNCOUNTED.keys())
-def test_what_was_exchanged_is_seen_at_load(run, change):
-    async def scenario(bench):
-        owner, _ = await filled(bench)
+async def test_what_was_exchanged_is_seen_at_load(bench, change):
+    owner, _ = await filled(bench)
+    await owner.load()
+    kept = bench.hand.read(P)
+    change(kept)
+    bench.hand.write(P, kept)
+    with pytest.raises(Damaged):
         await owner.load()
-        kept = bench.hand.read(P)
-        change(kept)
-        bench.hand.write(P, kept)
-        with pytest.raises(Damaged):
-            await owner.load()
-
-    run(scenario)
 
 
 FIELDS = {
@@ -121,38 +115,32 @@ FIELDS = {
 
 @pytest.mark.parametrize("value", [None, "", "zz"])
 @pytest.mark.parametrize(("field", "verdicts"), FIELDS.items(), ids=FIELDS.keys())
-def test_a_field_of_the_head_that_is_gone_or_nonsense_is_a_verdict_and_no_error(
-    run, field, verdicts, value
+async def test_a_field_of_the_head_that_is_gone_or_nonsense_is_a_verdict_and_no_error(
+    bench, field, verdicts, value
 ):
-    async def scenario(bench):
-        _, writer = await filled(bench)
-        damaged = bench.hand.read(P)
-        del damaged.meta[field]
-        if value is not None:
-            damaged.meta[field] = value
-        bench.hand.write(P, damaged)
-        found = [(await bench.store.acquire(P, "b", TOPIC, PARTITIONS)).verdict]
-        bench.hand.write(P, damaged)
-        found.append(await commit(writer, 4, 5))
-        assert tuple(found) == verdicts
-
-    run(scenario)
+    _, writer = await filled(bench)
+    damaged = bench.hand.read(P)
+    del damaged.meta[field]
+    if value is not None:
+        damaged.meta[field] = value
+    bench.hand.write(P, damaged)
+    found = [(await bench.store.acquire(P, "b", TOPIC, PARTITIONS)).verdict]
+    bench.hand.write(P, damaged)
+    found.append(await commit(writer, 4, 5))
+    assert tuple(found) == verdicts
 
 
 @pytest.mark.parametrize("version", [" 5", "5 ", "0x5", "5e0", "-5"])
-def test_version_that_is_no_number_is_discardable_damage(run, version):
-    async def scenario(bench):
-        await filled(bench)
-        kept = bench.hand.read(P)
-        kept.meta["version"] = version
-        bench.hand.write(P, kept)
-        acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
-        assert (acquired.verdict, acquired.before) == (Verdict.DAMAGED, kept.meta)
-        assert bench.hand.read(P) == kept
-        again = await bench.store.acquire(P, "b", TOPIC, PARTITIONS, acquired.before)
-        assert (again.verdict, again.before) == (Verdict.OK, {})
-
-    run(scenario)
+async def test_version_that_is_no_number_is_discardable_damage(bench, version):
+    await filled(bench)
+    kept = bench.hand.read(P)
+    kept.meta["version"] = version
+    bench.hand.write(P, kept)
+    acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
+    assert (acquired.verdict, acquired.before) == (Verdict.DAMAGED, kept.meta)
+    assert bench.hand.read(P) == kept
+    again = await bench.store.acquire(P, "b", TOPIC, PARTITIONS, acquired.before)
+    assert (again.verdict, again.before) == (Verdict.OK, {})
 
 
 HEADLESS = [
@@ -163,36 +151,32 @@ HEADLESS = [
 
 
 @pytest.mark.parametrize("kept", HEADLESS, ids=["changes", "pages", "outbox"])
-def test_state_without_a_head_is_never_taken_for_nothing(run, kept):
-    async def scenario(bench):
-        bench.hand.write(P, kept)
-        acquired = await bench.store.acquire(P, "a", TOPIC, PARTITIONS)
-        assert (acquired.verdict, acquired.before) == (Verdict.DAMAGED, {})
-        assert bench.hand.read(P) == kept
-
-    run(scenario)
+async def test_state_without_a_head_is_never_taken_for_nothing(bench, kept):
+    bench.hand.write(P, kept)
+    acquired = await bench.store.acquire(P, "a", TOPIC, PARTITIONS)
+    assert (acquired.verdict, acquired.before) == (Verdict.DAMAGED, {})
+    assert bench.hand.read(P) == kept
 
 
 LEFT = {**COUNTED, "the head is gone": lambda kept: kept.meta.clear()}
 
 
 @pytest.mark.parametrize("lose", LEFT.values(), ids=LEFT.keys())
-def test_discarded_state_leaves_nothing_to_a_new_acquisition_and_fences_its_owner(run, lose):
-    async def scenario(bench):
-        _, writer = await filled(bench)
-        bench.hand.stage(P, [b"staged"], {}, {})
-        kept = bench.hand.read(P)
-        lose(kept)
-        bench.hand.write(P, kept)
-        seen = (await bench.store.glance(P)).meta
-        acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS, seen)
-        assert (acquired.verdict, acquired.before) == (Verdict.OK, {})
-        nothing = {**fields_of_nothing(TOPIC, P, PARTITIONS), "owner": "b", "version": "1"}
-        assert bench.hand.read(P) == Contents(nothing, alive=kept.alive, suspended=kept.suspended)
-        assert bench.hand.staged(P) == 0
-        assert await commit(writer, 4, 5) is Verdict.FENCED
-
-    run(scenario)
+async def test_discarded_state_leaves_nothing_to_a_new_acquisition_and_fences_its_owner(
+    bench, lose
+):
+    _, writer = await filled(bench)
+    bench.hand.stage(P, [b"staged"], {}, {})
+    kept = bench.hand.read(P)
+    lose(kept)
+    bench.hand.write(P, kept)
+    seen = (await bench.store.glance(P)).meta
+    acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS, seen)
+    assert (acquired.verdict, acquired.before) == (Verdict.OK, {})
+    nothing = {**fields_of_nothing(TOPIC, P, PARTITIONS), "owner": "b", "version": "1"}
+    assert bench.hand.read(P) == Contents(nothing, alive=kept.alive, suspended=kept.suspended)
+    assert bench.hand.staged(P) == 0
+    assert await commit(writer, 4, 5) is Verdict.FENCED
 
 
 MOVED_ON = {
@@ -202,44 +186,34 @@ MOVED_ON = {
 
 
 @pytest.mark.parametrize("verdict", MOVED_ON)
-def test_state_that_moved_on_since_it_was_seen_is_not_discarded(run, verdict):
-    async def scenario(bench):
-        await filled(bench)
-        kept = bench.hand.read(P)
-        for seen, found in ((MOVED_ON[verdict](kept.meta), verdict), ({}, Verdict.FENCED)):
-            acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS, seen)
-            assert (acquired.verdict, acquired.before) == (found, {})
-        assert bench.hand.read(P) == kept
-
-    run(scenario)
+async def test_state_that_moved_on_since_it_was_seen_is_not_discarded(bench, verdict):
+    await filled(bench)
+    kept = bench.hand.read(P)
+    for seen, found in ((MOVED_ON[verdict](kept.meta), verdict), ({}, Verdict.FENCED)):
+        acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS, seen)
+        assert (acquired.verdict, acquired.before) == (found, {})
+    assert bench.hand.read(P) == kept
 
 
-def test_older_contents_put_back_are_seen_although_next_is_the_same(run):
+async def test_older_contents_put_back_are_seen_although_next_is_the_same(bench):
     """A merge writes pages and trims changes, and next stays: the version does not."""
-
-    async def scenario(bench):
-        owner, writer = await filled(bench)
-        older = bench.hand.read(P)
-        offset = (await owner.load()).next
-        await writer.merge(4, {"page:d/0": b"later"})
-        await writer.drop(writer.backlog, 4)
-        bench.hand.write(P, older)
-        assert (await owner.load()).next == offset
-        assert await writer.forget(["3/0"]) is Verdict.REWOUND
-        assert await writer.beat(b"pulse", b"") is Verdict.REWOUND
-        assert await writer.drop(writer.backlog, 4) is Verdict.REWOUND
-        assert await writer.merge(4, {"page:d/0": b"later"}) is Verdict.REWOUND
-        assert await commit(writer, 4, 5) is Verdict.REWOUND
-
-    run(scenario)
+    owner, writer = await filled(bench)
+    older = bench.hand.read(P)
+    offset = (await owner.load()).next
+    await writer.merge(4, {"page:d/0": b"later"})
+    await writer.drop(writer.backlog, 4)
+    bench.hand.write(P, older)
+    assert (await owner.load()).next == offset
+    assert await writer.forget(["3/0"]) is Verdict.REWOUND
+    assert await writer.beat(b"pulse", b"") is Verdict.REWOUND
+    assert await writer.drop(writer.backlog, 4) is Verdict.REWOUND
+    assert await writer.merge(4, {"page:d/0": b"later"}) is Verdict.REWOUND
+    assert await commit(writer, 4, 5) is Verdict.REWOUND
 
 
-def test_an_emptied_store_fences_its_owner(run):
-    async def scenario(bench):
-        _, writer = await filled(bench)
-        bench.hand.write(P, Contents())
-        assert await commit(writer, 4, 5) is Verdict.FENCED
-        assert await writer.beat(b"pulse", b"") is Verdict.FENCED
-        assert not await writer.is_held()
-
-    run(scenario)
+async def test_an_emptied_store_fences_its_owner(bench):
+    _, writer = await filled(bench)
+    bench.hand.write(P, Contents())
+    assert await commit(writer, 4, 5) is Verdict.FENCED
+    assert await writer.beat(b"pulse", b"") is Verdict.FENCED
+    assert not await writer.is_held()

@@ -61,27 +61,23 @@ def test_the_error_names_all_nodes_if_none_answers(cluster: RedisCluster) -> Non
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_moved_slot_is_not_followed_and_is_found_after_a_restart(
+async def test_a_moved_slot_is_not_followed_and_is_found_after_a_restart(
     cluster: RedisCluster,
 ) -> None:
     prefix, partition = "moving.", 0
     slot = key_slot(key_of(prefix, partition, "meta").encode())
-
-    async def scenario() -> None:
-        async with RedisStore(cluster.url, prefix) as store:
-            await store.connect()
-            writer = await Owner(store, "a", partition).acquire()
-            await commit(writer, 0, 1)
-            before, after = move(cluster, slot)
-            with pytest.raises(StoreUnavailable):
-                await commit(writer, 1, 2)
-        async with RedisStore(cluster.url, prefix) as again:
-            writer = await Owner(again, "b", partition).acquire()
+    async with RedisStore(cluster.url, prefix) as store:
+        await store.connect()
+        writer = await Owner(store, "a", partition).acquire()
+        await commit(writer, 0, 1)
+        before, after = move(cluster, slot)
+        with pytest.raises(StoreUnavailable):
             await commit(writer, 1, 2)
-            assert (await Owner(again, "b", partition).load()).next == 2
-        assert keys_of(before, slot) == 0 < keys_of(after, slot)
-
-    asyncio.run(scenario())
+    async with RedisStore(cluster.url, prefix) as again:
+        writer = await Owner(again, "b", partition).acquire()
+        await commit(writer, 1, 2)
+        assert (await Owner(again, "b", partition).load()).next == 2
+    assert keys_of(before, slot) == 0 < keys_of(after, slot)
 
 
 def test_a_node_that_may_evict_keys_is_rejected(cluster: RedisCluster) -> None:

@@ -20,55 +20,43 @@ async def filled(inbox: Inbox) -> asyncio.Task:
     return blocked
 
 
-def test_a_record_that_finds_no_room_waits_until_one_is_taken():
-    async def scenario():
-        inbox = Inbox(0)
-        blocked = await filled(inbox)
-        assert inbox.take(0).offset == 0
-        await blocked
-        assert [inbox.take(0).offset, inbox.take(0).offset, inbox.take(0)] == [1, 2, None]
-
-    asyncio.run(scenario())
+async def test_a_record_that_finds_no_room_waits_until_one_is_taken():
+    inbox = Inbox(0)
+    blocked = await filled(inbox)
+    assert inbox.take(0).offset == 0
+    await blocked
+    assert [inbox.take(0).offset, inbox.take(0).offset, inbox.take(0)] == [1, 2, None]
 
 
 @pytest.mark.parametrize("change", ["pause", "suspend", "close"])
-def test_a_record_that_waited_through_a_change_is_left_to_be_fetched_again(change):
-    async def scenario():
-        processor = bench().processor
-        blocked = await filled(processor.inbox)
-        arguments = (
-            [Suspension(SuspensionReason.HOLE, "a hole", "fill it")] if change == "suspend" else []
-        )
-        await getattr(processor, change)(*arguments)
-        await blocked
-        assert processor.inbox.take(0) is None
-
-    asyncio.run(scenario())
+async def test_a_record_that_waited_through_a_change_is_left_to_be_fetched_again(change):
+    processor = bench().processor
+    blocked = await filled(processor.inbox)
+    arguments = (
+        [Suspension(SuspensionReason.HOLE, "a hole", "fill it")] if change == "suspend" else []
+    )
+    await getattr(processor, change)(*arguments)
+    await blocked
+    assert processor.inbox.take(0) is None
 
 
-def test_a_paused_partition_takes_nothing_until_it_resumes():
-    async def scenario():
-        processor = bench().processor
-        await processor.pause()
-        await processor.inbox.arrive(Record(0, b"lost"))
-        assert await processor.resume(7) == 0
-        assert processor.writer.version == 7
-        await processor.inbox.arrive(Record(0, b"again"))
-        assert processor.inbox.take(0).value == b"again"
-        assert processor.inbox.take(0) is None
-
-    asyncio.run(scenario())
+async def test_a_paused_partition_takes_nothing_until_it_resumes():
+    processor = bench().processor
+    await processor.pause()
+    await processor.inbox.arrive(Record(0, b"lost"))
+    assert await processor.resume(7) == 0
+    assert processor.writer.version == 7
+    await processor.inbox.arrive(Record(0, b"again"))
+    assert processor.inbox.take(0).value == b"again"
+    assert processor.inbox.take(0) is None
 
 
-def test_what_was_taken_before_is_left_out_and_what_is_missing_is_told():
-    async def scenario():
-        inbox = Inbox(5)
-        for offset in (3, 4, 5, 7):
-            await inbox.arrive(Record(offset))
-        assert inbox.gap is None
-        assert inbox.take(0).offset == 5
-        assert (inbox.gap, inbox.take(0)) == (7, None)
-        inbox.pass_to(7)
-        assert (inbox.gap, inbox.take(0).offset) == (None, 7)
-
-    asyncio.run(scenario())
+async def test_what_was_taken_before_is_left_out_and_what_is_missing_is_told():
+    inbox = Inbox(5)
+    for offset in (3, 4, 5, 7):
+        await inbox.arrive(Record(offset))
+    assert inbox.gap is None
+    assert inbox.take(0).offset == 5
+    assert (inbox.gap, inbox.take(0)) == (7, None)
+    inbox.pass_to(7)
+    assert (inbox.gap, inbox.take(0).offset) == (None, 7)

@@ -81,64 +81,55 @@ def close_the_run(log):
 
 
 @pytest.mark.parametrize("follow", [charge_the_next_step, close_the_run])
-def test_the_id_goes_with_the_last_decision_that_names_it(follow):
-    async def scenario():
-        cluster = Erased()
-        owner = Owner(cluster, "owner")
-        await owner.acquire()
-        async with owner.merging():
-            await owner.decide()
-        assert cluster.names_the_user(), "the trainer may ask for its last decision again"
-        assert len(cluster.store.contents(0).changes) == 0
-        follow(cluster.log)
-        cluster.append_all()
-        async with owner.merging():
-            await owner.decide()
-        assert not cluster.names_the_user()
-        await owner.leave()
-
-    asyncio.run(scenario())
+async def test_the_id_goes_with_the_last_decision_that_names_it(follow):
+    cluster = Erased()
+    owner = Owner(cluster, "owner")
+    await owner.acquire()
+    async with owner.merging():
+        await owner.decide()
+    assert cluster.names_the_user(), "the trainer may ask for its last decision again"
+    assert len(cluster.store.contents(0).changes) == 0
+    follow(cluster.log)
+    cluster.append_all()
+    async with owner.merging():
+        await owner.decide()
+    assert not cluster.names_the_user()
+    await owner.leave()
 
 
-def test_the_id_goes_when_the_owner_died_before_it_could_merge_the_next_step():
-    async def scenario():
-        cluster = Erased()
-        before, after = Owner(cluster, "before"), Owner(cluster, "after")
-        await before.acquire()
-        async with before.merging():
-            await before.decide()
-        charge_the_next_step(cluster.log)
-        cluster.append_all()
+async def test_the_id_goes_when_the_owner_died_before_it_could_merge_the_next_step():
+    cluster = Erased()
+    before, after = Owner(cluster, "before"), Owner(cluster, "after")
+    await before.acquire()
+    async with before.merging():
         await before.decide()
-        await before.leave()
-        assert cluster.names_the_user()
-        await after.acquire()
-        async with after.merging():
-            pass
-        assert not cluster.names_the_user()
-        await after.leave()
+    charge_the_next_step(cluster.log)
+    cluster.append_all()
+    await before.decide()
+    await before.leave()
+    assert cluster.names_the_user()
+    await after.acquire()
+    async with after.merging():
+        pass
+    assert not cluster.names_the_user()
+    await after.leave()
 
-    asyncio.run(scenario())
 
-
-def test_steps_that_follow_are_not_merged_one_by_one():
-    async def scenario():
-        cluster = Erased()
-        charge_the_next_step(cluster.log)
+async def test_steps_that_follow_are_not_merged_one_by_one():
+    cluster = Erased()
+    charge_the_next_step(cluster.log)
+    cluster.append_all()
+    owner = Owner(cluster, "owner")
+    await owner.acquire()
+    async with owner.merging():
+        await owner.decide()
+    for step in (3, 4):
+        cluster.log.charge(step, [OTHER], [0.0])
         cluster.append_all()
-        owner = Owner(cluster, "owner")
-        await owner.acquire()
-        async with owner.merging():
-            await owner.decide()
-        for step in (3, 4):
-            cluster.log.charge(step, [OTHER], [0.0])
-            cluster.append_all()
-            await owner.decide()
-            if step == 3:
-                async with owner.merging():
-                    pass
-        assert not owner.merger.is_due()
-        assert not cluster.names_the_user()
-        await owner.leave()
-
-    asyncio.run(scenario())
+        await owner.decide()
+        if step == 3:
+            async with owner.merging():
+                pass
+    assert not owner.merger.is_due()
+    assert not cluster.names_the_user()
+    await owner.leave()

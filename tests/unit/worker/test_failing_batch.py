@@ -1,6 +1,5 @@
 """A batch that fails ends the worker before anybody else sees the memory it left behind."""
 
-import asyncio
 import subprocess
 import sys
 
@@ -35,20 +34,17 @@ class Behind(State):
         return b"not committed"
 
 
-def test_a_merge_that_waits_for_a_failing_batch_writes_nothing() -> None:
-    async def scenario():
-        ledger = HalfApplied()
-        made = bench(ledger)
-        made.processor.start()
-        await made.arrive(*map(Record, range(YIELD_EVERY + 1)))
-        await made.until(lambda: ledger.applied)
-        with pytest.raises(Ended):
-            await made.processor.merge()  # has to wait for the batch
-        assert made.ends.first.reason is Ending.FAILED
-        assert isinstance(made.ends.first.error, MemoryError)
-        assert (made.store.merges, made.store.commits) == ([], [])
-
-    asyncio.run(scenario())
+async def test_a_merge_that_waits_for_a_failing_batch_writes_nothing() -> None:
+    ledger = HalfApplied()
+    made = bench(ledger)
+    made.processor.start()
+    await made.arrive(*map(Record, range(YIELD_EVERY + 1)))
+    await made.until(lambda: ledger.applied)
+    with pytest.raises(Ended):
+        await made.processor.merge()  # has to wait for the batch
+    assert made.ends.first.reason is Ending.FAILED
+    assert isinstance(made.ends.first.error, MemoryError)
+    assert (made.store.merges, made.store.commits) == ([], [])
 
 
 AT_ONCE = """

@@ -1,6 +1,5 @@
 """What a worker answers over HTTP, and what its metrics say: never anything about people."""
 
-import asyncio
 from dataclasses import replace
 
 import aiohttp
@@ -68,41 +67,35 @@ def read(exposition):
     return samples
 
 
-def test_a_worker_is_alive_at_once_and_ready_when_it_has_been_given_its_partitions():
-    async def scenario():
-        async with Served(Cluster()) as served:
-            assert [(await served.get(p))[0] for p in ("/livez", "/readyz")] == [200, 503]
-            await served.worker.acquire()
-            assert [(await served.get(p))[0] for p in ("/livez", "/readyz")] == [200, 200]
-            assert await served.health() == (
-                200,
-                {"healthy": True, "partitions": [0, 1], "problems": []},
-            )
-
-    asyncio.run(scenario())
+async def test_a_worker_is_alive_at_once_and_ready_when_it_has_been_given_its_partitions():
+    async with Served(Cluster()) as served:
+        assert [(await served.get(p))[0] for p in ("/livez", "/readyz")] == [200, 503]
+        await served.worker.acquire()
+        assert [(await served.get(p))[0] for p in ("/livez", "/readyz")] == [200, 200]
+        assert await served.health() == (
+            200,
+            {"healthy": True, "partitions": [0, 1], "problems": []},
+        )
 
 
-def test_a_partition_that_could_not_be_acquired_is_not_healthy_and_says_why():
-    async def scenario():
-        cluster = Cluster()
-        first = Worker(cluster, "first")
-        await first.acquire()
-        await first.decide()
-        await first.leave()
-        cluster.broker.norms(1).records[3] = None, b"another record"
-        async with Served(cluster) as served:
-            assert set(await served.worker.acquire()) == {0}
-            status, said = await served.health()
-            assert (status, said["healthy"]) == (503, False)
-            (found,) = said["problems"]
-            assert (found["partition"], found["reason"]) == (1, SuspensionReason.LOG_REWRITTEN)
-            samples = await served.samples()
-            state = ("partition", "1"), ("state", "suspended")
-            assert samples["turnstile_partition_state", *state] == 1.0
-            await served.worker.leave()
-            assert (await served.health())[0] == 200  # it has none, and somebody else has to have
-
-    asyncio.run(scenario())
+async def test_a_partition_that_could_not_be_acquired_is_not_healthy_and_says_why():
+    cluster = Cluster()
+    first = Worker(cluster, "first")
+    await first.acquire()
+    await first.decide()
+    await first.leave()
+    cluster.broker.norms(1).records[3] = None, b"another record"
+    async with Served(cluster) as served:
+        assert set(await served.worker.acquire()) == {0}
+        status, said = await served.health()
+        assert (status, said["healthy"]) == (503, False)
+        (found,) = said["problems"]
+        assert (found["partition"], found["reason"]) == (1, SuspensionReason.LOG_REWRITTEN)
+        samples = await served.samples()
+        state = ("partition", "1"), ("state", "suspended")
+        assert samples["turnstile_partition_state", *state] == 1.0
+        await served.worker.leave()
+        assert (await served.health())[0] == 200  # it has none, and somebody else has to have
 
 
 @pytest.mark.parametrize(
@@ -160,32 +153,26 @@ def test_a_record_from_the_future_or_without_a_time_is_counted(timestamp):
     assert samples["turnstile_decision_seconds_count",] == 1.0
 
 
-def test_no_label_names_a_user_a_dataset_or_a_run():
-    async def scenario():
-        cluster = Cluster()
-        async with Served(cluster) as served:
-            await served.worker.acquire()
-            await served.worker.decide()
-            labels = {label for name in await served.samples() for label, _ in name[1:]}
-            assert labels <= {
-                *("partition", "state", "topic", "reason", "consumergroup", "le", "version"),
-            }
-            assert len(served.worker.partitions.views()) == PARTITIONS
-
-    asyncio.run(scenario())
+async def test_no_label_names_a_user_a_dataset_or_a_run():
+    cluster = Cluster()
+    async with Served(cluster) as served:
+        await served.worker.acquire()
+        await served.worker.decide()
+        labels = {label for name in await served.samples() for label, _ in name[1:]}
+        assert labels <= {
+            *("partition", "state", "topic", "reason", "consumergroup", "le", "version"),
+        }
+        assert len(served.worker.partitions.views()) == PARTITIONS
 
 
 FOREIGN = ("evil.example", "127.0.0.1.evil.example", "", "worker", "10.0.0.7:9464")
 
 
-def test_another_sites_page_cannot_read_a_loopback_address_by_a_name_of_its_own():
-    async def scenario():
-        async with Served(Cluster()) as served:
-            for path in ("/livez", "/readyz", "/healthz", "/metrics"):
-                for host in FOREIGN:
-                    status, body = await served.get(path, Host=host)
-                    assert (status, b"turnstile_" in body) == (403, False)
-                for host in ("localhost:9464", "127.0.0.1", "[::1]:9464"):
-                    assert (await served.get(path, Host=host))[0] != 403
-
-    asyncio.run(scenario())
+async def test_another_sites_page_cannot_read_a_loopback_address_by_a_name_of_its_own():
+    async with Served(Cluster()) as served:
+        for path in ("/livez", "/readyz", "/healthz", "/metrics"):
+            for host in FOREIGN:
+                status, body = await served.get(path, Host=host)
+                assert (status, b"turnstile_" in body) == (403, False)
+            for host in ("localhost:9464", "127.0.0.1", "[::1]:9464"):
+                assert (await served.get(path, Host=host))[0] != 403

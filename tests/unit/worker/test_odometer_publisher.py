@@ -11,7 +11,10 @@ from streams.records import OdometerRecord, encode, odometer_key
 from streams.worker import odometer_publisher as waiting_room
 from streams.worker.odometer_publisher import NotTheOwner, OdometerPublisher
 from tests.doubles.memory_broker import Effect, MemoryBroker, MemoryClient
-from tests.unit.worker.processors import Ends, Gate, run_in_virtual_time
+from tests.unit.worker.processors import Ends, Gate
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 HERE = Origin(b"topic of 16 byte", 4)
 
@@ -73,147 +76,117 @@ def offsets(broker):
     return [decode(value, type=OdometerRecord).offset for value in written(broker)]
 
 
-def test_who_owns_the_partition_is_asked_after_the_epoch_has_begun_and_before_anything_is_sent():
-    async def scenario():
-        broker = MemoryBroker(1)
-        owner = Owner(broker)
-        await owner.send(b"1")
-        await owner.send(b"2")
-        first = [Effect.BEGIN, "is it held?", Effect.READ]
-        assert owner.gate.passed == first + 2 * [Effect.SEND, Effect.COMMIT, Effect.ACKNOWLEDGE]
-        assert written(broker) == [b"1", b"2"]
-        await owner.stop()
-
-    run_in_virtual_time(scenario())
+async def test_owner_is_asked_between_the_epoch_and_the_first_record():
+    broker = MemoryBroker(1)
+    owner = Owner(broker)
+    await owner.send(b"1")
+    await owner.send(b"2")
+    first = [Effect.BEGIN, "is it held?", Effect.READ]
+    assert owner.gate.passed == first + 2 * [Effect.SEND, Effect.COMMIT, Effect.ACKNOWLEDGE]
+    assert written(broker) == [b"1", b"2"]
+    await owner.stop()
 
 
-def test_an_owner_that_begins_too_late_sends_nothing():
-    async def scenario():
-        broker = MemoryBroker(1)
-        older, newer = Owner(broker), Owner(broker)
-        await newer.send(b"5")
-        older.is_owner = False
-        with pytest.raises(NotTheOwner):
-            await older.send(b"3")
-        with pytest.raises(NotSent):  # the older one has shut it out by beginning
-            await newer.send(b"6")
-        assert written(broker) == [b"5"]
-
-    run_in_virtual_time(scenario())
+async def test_an_owner_that_begins_too_late_sends_nothing():
+    broker = MemoryBroker(1)
+    older, newer = Owner(broker), Owner(broker)
+    await newer.send(b"5")
+    older.is_owner = False
+    with pytest.raises(NotTheOwner):
+        await older.send(b"3")
+    with pytest.raises(NotSent):  # the older one has shut it out by beginning
+        await newer.send(b"6")
+    assert written(broker) == [b"5"]
 
 
-def test_what_has_been_waiting_goes_out_in_one_transaction():
-    async def scenario():
-        broker = MemoryBroker(1)
-        owner = Owner(broker)
-        owner.gate.hold(Effect.BEGIN)
-        sent = [await owner.publish(b"%d" % number) for number in range(3)]
-        while not owner.gate.waiting[Effect.BEGIN]:
-            await asyncio.sleep(0.001)
-        owner.gate.waiting[Effect.BEGIN][0].set_result(None)
-        await asyncio.gather(*sent)
-        assert owner.gate.passed.count(Effect.SEND) == 1
-        assert written(broker) == [b"0", b"1", b"2"]
-        await owner.stop()
-
-    run_in_virtual_time(scenario())
+async def test_what_has_been_waiting_goes_out_in_one_transaction():
+    broker = MemoryBroker(1)
+    owner = Owner(broker)
+    owner.gate.hold(Effect.BEGIN)
+    sent = [await owner.publish(b"%d" % number) for number in range(3)]
+    while not owner.gate.waiting[Effect.BEGIN]:
+        await asyncio.sleep(0.001)
+    owner.gate.waiting[Effect.BEGIN][0].set_result(None)
+    await asyncio.gather(*sent)
+    assert owner.gate.passed.count(Effect.SEND) == 1
+    assert written(broker) == [b"0", b"1", b"2"]
+    await owner.stop()
 
 
-def test_too_many_that_wait_hold_up_the_next(monkeypatch):
+async def test_too_many_that_wait_hold_up_the_next(monkeypatch):
     monkeypatch.setattr(waiting_room, "WAITING_BYTES", 10)
-
-    async def scenario():
-        broker = MemoryBroker(1)
-        owner = Owner(broker)
-        owner.gate.hold(Effect.COMMIT)
-        await owner.publish(b"x" * 10)
-        held_up = asyncio.create_task(owner.publish(b"y"))
-        while not owner.gate.waiting[Effect.COMMIT]:
-            await asyncio.sleep(0.001)
-        assert not held_up.done()
-        owner.gate.waiting.pop(Effect.COMMIT)[0].set_result(None)
-        await (await held_up)
-        assert written(broker) == [b"x" * 10, b"y"]
-        await owner.stop()
-
-    run_in_virtual_time(scenario())
+    broker = MemoryBroker(1)
+    owner = Owner(broker)
+    owner.gate.hold(Effect.COMMIT)
+    await owner.publish(b"x" * 10)
+    held_up = asyncio.create_task(owner.publish(b"y"))
+    while not owner.gate.waiting[Effect.COMMIT]:
+        await asyncio.sleep(0.001)
+    assert not held_up.done()
+    owner.gate.waiting.pop(Effect.COMMIT)[0].set_result(None)
+    await (await held_up)
+    assert written(broker) == [b"x" * 10, b"y"]
+    await owner.stop()
 
 
-def test_after_redis_went_back_and_ahead_the_odometer_that_stays_is_the_newest():
+async def test_after_redis_went_back_and_ahead_the_odometer_that_stays_is_the_newest():
     """In between, an owner applies the log again and has not come far."""
-
-    async def scenario():
-        broker = MemoryBroker(1)
-        for applied in ((1, 2, 5, 9), (2, 5), (), (12,)):
-            owner = Owner(broker)
-            await owner.charge(*applied)
-            assert offsets(broker)[-1] == max(offsets(broker))
-            await owner.stop()
-        assert offsets(broker) == [1, 2, 5, 9, 12]
-
-    run_in_virtual_time(scenario())
-
-
-def test_of_the_last_charge_on_the_topic_all_is_sent_again():
-    """It may have raised many odometers, in several transactions."""
-
-    async def scenario():
-        broker = MemoryBroker(1)
-        await Owner(broker).charge(3, 5)
+    broker = MemoryBroker(1)
+    for applied in ((1, 2, 5, 9), (2, 5), (), (12,)):
         owner = Owner(broker)
-        outputs = [odometer(3, user=7), odometer(5, user=7), odometer(5, user=8)]
-        await (await owner.odometers.publish(3, HERE, outputs))
-        assert offsets(broker) == [3, 5, 5, 5]
+        await owner.charge(*applied)
+        assert offsets(broker)[-1] == max(offsets(broker))
         await owner.stop()
+    assert offsets(broker) == [1, 2, 5, 9, 12]
 
-    run_in_virtual_time(scenario())
+
+async def test_of_the_last_charge_on_the_topic_all_is_sent_again():
+    """It may have raised many odometers, in several transactions."""
+    broker = MemoryBroker(1)
+    await Owner(broker).charge(3, 5)
+    owner = Owner(broker)
+    outputs = [odometer(3, user=7), odometer(5, user=7), odometer(5, user=8)]
+    await (await owner.odometers.publish(3, HERE, outputs))
+    assert offsets(broker) == [3, 5, 5, 5]
+    await owner.stop()
 
 
-def test_what_was_aborted_is_sent_again_since_compaction_takes_it_away():
-    async def scenario():
-        broker = MemoryBroker(1)
-        older = Owner(broker)
-        await older.charge(1)
-        older.gate.hold(Effect.COMMIT)
-        await older.odometers.publish(2, HERE, [odometer(2), odometer(3)])
-        while not older.gate.waiting[Effect.COMMIT]:
-            await asyncio.sleep(0.001)
-        newer = Owner(broker)
-        await newer.charge(2, 3)
-        assert offsets(broker) == [1, 2, 3, 2, 3]
-        await older.stop()
-        await newer.stop()
-
-    run_in_virtual_time(scenario())
+async def test_what_was_aborted_is_sent_again_since_compaction_takes_it_away():
+    broker = MemoryBroker(1)
+    older = Owner(broker)
+    await older.charge(1)
+    older.gate.hold(Effect.COMMIT)
+    await older.odometers.publish(2, HERE, [odometer(2), odometer(3)])
+    while not older.gate.waiting[Effect.COMMIT]:
+        await asyncio.sleep(0.001)
+    newer = Owner(broker)
+    await newer.charge(2, 3)
+    assert offsets(broker) == [1, 2, 3, 2, 3]
+    await older.stop()
+    await newer.stop()
 
 
 @pytest.mark.parametrize("log", [Origin(b"another 16 bytes", 4), Origin(HERE.topic, 5)])
-def test_what_another_log_led_to_keeps_nothing_back(log):
-    async def scenario():
-        broker = MemoryBroker(1)
-        await Owner(broker, log).charge(1, 8)
-        owner = Owner(broker)
-        await owner.charge(1, 2)
-        assert offsets(broker) == [1, 8, 1, 2]
-        await owner.stop()
-
-    run_in_virtual_time(scenario())
+async def test_what_another_log_led_to_keeps_nothing_back(log):
+    broker = MemoryBroker(1)
+    await Owner(broker, log).charge(1, 8)
+    owner = Owner(broker)
+    await owner.charge(1, 2)
+    assert offsets(broker) == [1, 8, 1, 2]
+    await owner.stop()
 
 
-def test_what_no_worker_wrote_keeps_nothing_back():
-    async def scenario():
-        broker = MemoryBroker(1)
-        await Owner(broker).send(b"nonsense")
-        owner = Owner(broker)
-        await owner.charge(1)
-        broker.outputs(Channel.ODOMETER, 0).append(odometer(99).value)
-        later = Owner(broker)
-        await later.charge(1, 2)
-        assert [value for value in written(broker) if value != b"nonsense"][-2:] == [
-            odometer(1).value,
-            odometer(2).value,
-        ]
-        await owner.stop()
-        await later.stop()
-
-    run_in_virtual_time(scenario())
+async def test_what_no_worker_wrote_keeps_nothing_back():
+    broker = MemoryBroker(1)
+    await Owner(broker).send(b"nonsense")
+    owner = Owner(broker)
+    await owner.charge(1)
+    broker.outputs(Channel.ODOMETER, 0).append(odometer(99).value)
+    later = Owner(broker)
+    await later.charge(1, 2)
+    assert [value for value in written(broker) if value != b"nonsense"][-2:] == [
+        odometer(1).value,
+        odometer(2).value,
+    ]
+    await owner.stop()
+    await later.stop()

@@ -21,7 +21,6 @@ from tests.unit.worker.processors import (
     Gate,
     Record,
     Store,
-    run_in_virtual_time,
     world_of,
 )
 
@@ -86,69 +85,57 @@ class Worker:
         await self.partitions.acquire([])
 
 
-def test_what_one_owner_decided_is_where_the_next_one_continues():
-    async def scenario():
-        cluster = Cluster()
-        first, second = Worker(cluster, "first"), Worker(cluster, "second")
-        assert await first.acquire() == {0: 0, 1: 0}
-        await first.decide()
-        await first.leave()
-        assert not first.partitions.decides(0)
-        cluster.broker.norms(0).append(b"one more")
-        assert await second.acquire() == {0: 4, 1: 4}
-        await second.decide()
-        for partition in range(PARTITIONS):
-            assert set(cluster.rejected(partition)) == set(range(cluster.end(partition)))
-        await second.leave()
-
-    asyncio.run(scenario())
+async def test_what_one_owner_decided_is_where_the_next_one_continues():
+    cluster = Cluster()
+    first, second = Worker(cluster, "first"), Worker(cluster, "second")
+    assert await first.acquire() == {0: 0, 1: 0}
+    await first.decide()
+    await first.leave()
+    assert not first.partitions.decides(0)
+    cluster.broker.norms(0).append(b"one more")
+    assert await second.acquire() == {0: 4, 1: 4}
+    await second.decide()
+    for partition in range(PARTITIONS):
+        assert set(cluster.rejected(partition)) == set(range(cluster.end(partition)))
+    await second.leave()
 
 
-def test_an_owner_that_was_fenced_ends_and_decides_nothing():
-    async def scenario():
-        cluster = Cluster()
-        older, newer = Worker(cluster, "older"), Worker(cluster, "newer")
-        await older.acquire()
-        await newer.acquire()
-        await older.deliver(0)
-        async with asyncio.timeout(20):
-            while older.ends.first is None:
-                await asyncio.sleep(0)
-        assert older.ends.first.reason is Ending.FENCED
-        assert cluster.rejected(0) == {}
-        await newer.decide()
-        assert cluster.rejected(0) == dict.fromkeys(range(4), 1)
-        await newer.leave()
-
-    asyncio.run(scenario())
+async def test_an_owner_that_was_fenced_ends_and_decides_nothing():
+    cluster = Cluster()
+    older, newer = Worker(cluster, "older"), Worker(cluster, "newer")
+    await older.acquire()
+    await newer.acquire()
+    await older.deliver(0)
+    async with asyncio.timeout(20):
+        while older.ends.first is None:
+            await asyncio.sleep(0)
+    assert older.ends.first.reason is Ending.FENCED
+    assert cluster.rejected(0) == {}
+    await newer.decide()
+    assert cluster.rejected(0) == dict.fromkeys(range(4), 1)
+    await newer.leave()
 
 
-def test_a_rebalance_without_another_owner_goes_on_with_what_is_in_memory():
-    async def scenario():
-        cluster = Cluster()
-        worker = Worker(cluster, "only")
-        await worker.acquire()
-        await worker.decide()
-        loaded = worker.partitions.by_partition[0]
-        await worker.partitions.pause()
-        assert await worker.acquire() == {0: 4, 1: 4}
-        assert worker.partitions.by_partition[0] is loaded
-        cluster.broker.norms(0).append(b"one more")
-        await worker.decide()
-        assert cluster.rejected(0) == dict.fromkeys(range(5), 1)
-        await worker.leave()
-
-    asyncio.run(scenario())
+async def test_a_rebalance_without_another_owner_goes_on_with_what_is_in_memory():
+    cluster = Cluster()
+    worker = Worker(cluster, "only")
+    await worker.acquire()
+    await worker.decide()
+    loaded = worker.partitions.by_partition[0]
+    await worker.partitions.pause()
+    assert await worker.acquire() == {0: 4, 1: 4}
+    assert worker.partitions.by_partition[0] is loaded
+    cluster.broker.norms(0).append(b"one more")
+    await worker.decide()
+    assert cluster.rejected(0) == dict.fromkeys(range(5), 1)
+    await worker.leave()
 
 
-def test_a_partition_that_kafka_does_not_show_ends_the_worker():
-    async def scenario():
-        worker = Worker(Cluster(), "any")
-        with pytest.raises(Ended) as ended:
-            await worker.partitions.acquire([2])
-        assert ended.value.reason is Ending.UNKNOWN_PARTITION
-
-    asyncio.run(scenario())
+async def test_a_partition_that_kafka_does_not_show_ends_the_worker():
+    worker = Worker(Cluster(), "any")
+    with pytest.raises(Ended) as ended:
+        await worker.partitions.acquire([2])
+    assert ended.value.reason is Ending.UNKNOWN_PARTITION
 
 
 def create_the_topic_again(cluster):
@@ -243,153 +230,130 @@ SUSPENSIONS = {
 @pytest.mark.parametrize(
     ("damage", "reason"), SUSPENSIONS.items(), ids=lambda case: getattr(case, "__name__", "")
 )
-def test_an_acquisition_of_what_does_not_fit_suspends_the_partition(damage, reason):
-    async def scenario():
-        cluster = Cluster()
-        before = Worker(cluster, "before")
-        await before.acquire()
-        await before.decide()
-        await before.leave()
-        damage(cluster)
-        after = Worker(cluster, "after")
-        assert 0 not in await after.acquire()
-        assert cluster.store.contents(0).suspended["reason"] == SUSPENSIONS[damage]
-        assert not after.partitions.decides(0)
-        await after.partitions.arrive(0, Record(4))
-        assert cluster.next(0) == 4
-        await after.leave()
-
-    asyncio.run(scenario())
+async def test_an_acquisition_of_what_does_not_fit_suspends_the_partition(damage, reason):
+    cluster = Cluster()
+    before = Worker(cluster, "before")
+    await before.acquire()
+    await before.decide()
+    await before.leave()
+    damage(cluster)
+    after = Worker(cluster, "after")
+    assert 0 not in await after.acquire()
+    assert cluster.store.contents(0).suspended["reason"] == SUSPENSIONS[damage]
+    assert not after.partitions.decides(0)
+    await after.partitions.arrive(0, Record(4))
+    assert cluster.next(0) == 4
+    await after.leave()
 
 
 @pytest.mark.parametrize(
     ("damaged", "reason"),
     [([0], SuspensionReason.OTHER_PARTITIONS), ([0, 1], SuspensionReason.DAMAGED)],
 )
-def test_an_added_partition_is_noticed_beside_a_flipped_bit(damaged, reason):
+async def test_an_added_partition_is_noticed_beside_a_flipped_bit(damaged, reason):
     """It has no state, so other states must show it. Its users would have a second budget."""
-
-    async def scenario():
-        cluster = Cluster()
-        before = Worker(cluster, "before")
-        await before.acquire()
-        await before.decide()
-        await before.leave()
-        added = cluster.broker.partitions
-        for partition in damaged:
-            cluster.store.contents(partition).meta["before"] = "flipped"
-        cluster.broker.partitions += 1
-        after = Worker(cluster, "after")
-        for _ in range(2):  # a state that was built again would say that there always were so many
-            assert await after.partitions.acquire(range(added + 1)) == {}
-            for partition in range(added + 1):
-                assert cluster.store.contents(partition).suspended["reason"] == reason
-        await after.leave()
-
-    asyncio.run(scenario())
+    cluster = Cluster()
+    before = Worker(cluster, "before")
+    await before.acquire()
+    await before.decide()
+    await before.leave()
+    added = cluster.broker.partitions
+    for partition in damaged:
+        cluster.store.contents(partition).meta["before"] = "flipped"
+    cluster.broker.partitions += 1
+    after = Worker(cluster, "after")
+    for _ in range(2):  # a state that was built again would say that there always were so many
+        assert await after.partitions.acquire(range(added + 1)) == {}
+        for partition in range(added + 1):
+            assert cluster.store.contents(partition).suspended["reason"] == reason
+    await after.leave()
 
 
-def test_a_flipped_number_of_partitions_is_not_believed():
+async def test_a_flipped_number_of_partitions_is_not_believed():
     """No other meta is intact, and this one has its digest with the topic's number."""
-
-    async def scenario():
-        cluster = Cluster()
-        before = Worker(cluster, "before")
-        await before.acquire()
-        await before.decide()
-        await before.leave()
-        for partition in range(cluster.broker.partitions):
-            cluster.store.contents(partition).meta["partitions"] = "0"
-        after = Worker(cluster, "after")
-        assert 0 in await after.acquire()
-        await after.leave()
-
-    asyncio.run(scenario())
+    cluster = Cluster()
+    before = Worker(cluster, "before")
+    await before.acquire()
+    await before.decide()
+    await before.leave()
+    for partition in range(cluster.broker.partitions):
+        cluster.store.contents(partition).meta["partitions"] = "0"
+    after = Worker(cluster, "after")
+    assert 0 in await after.acquire()
+    await after.leave()
 
 
-def test_a_log_that_is_trimmed_while_it_is_acquired_is_not_taken_for_another_one():
-    async def scenario():
-        cluster = Cluster()
-        before, after = Worker(cluster, "before"), Worker(cluster, "after")
-        await before.acquire()
-        await before.decide()
-        await before.leave()
-        after.gate.hold(Effect.READ)  # of the last record: by then is known where the log begins
-        acquiring = asyncio.create_task(after.acquire())
-        while not after.gate.waiting[Effect.READ]:
-            await asyncio.sleep(0)
-        cluster.broker.norms(0).delete_before(4)
-        after.gate.waiting.pop(Effect.READ)[0].set_result(None)
-        assert await acquiring == {0: 4, 1: 4}
-        assert cluster.store.suspension is None
-        await after.leave()
-
-    asyncio.run(scenario())
+async def test_a_log_that_is_trimmed_while_it_is_acquired_is_not_taken_for_another_one():
+    cluster = Cluster()
+    before, after = Worker(cluster, "before"), Worker(cluster, "after")
+    await before.acquire()
+    await before.decide()
+    await before.leave()
+    after.gate.hold(Effect.READ)  # of the last record: by then is known where the log begins
+    acquiring = asyncio.create_task(after.acquire())
+    while not after.gate.waiting[Effect.READ]:
+        await asyncio.sleep(0)
+    cluster.broker.norms(0).delete_before(4)
+    after.gate.waiting.pop(Effect.READ)[0].set_result(None)
+    assert await acquiring == {0: 4, 1: 4}
+    assert cluster.store.suspension is None
+    await after.leave()
 
 
-def test_what_an_owner_decides_until_it_is_fenced_is_not_beyond_the_end_of_the_log():
-    async def scenario():
-        cluster = Cluster()
-        older, newer = Worker(cluster, "older"), Worker(cluster, "newer")
-        await older.acquire()
-        newer.gate.hold(Effect.OPEN)
-        acquiring = asyncio.create_task(newer.acquire())
-        while not newer.gate.waiting[Effect.OPEN]:
-            await asyncio.sleep(0)
-        cluster.broker.norms(0).append(b"one more")
-        await older.decide()
-        newer.gate.waiting.pop(Effect.OPEN)[0].set_result(None)
-        assert await acquiring == {0: 5, 1: 4}
-        assert cluster.store.suspension is None
-        await newer.leave()
-
-    asyncio.run(scenario())
+async def test_what_an_owner_decides_until_it_is_fenced_is_not_beyond_the_end_of_the_log():
+    cluster = Cluster()
+    older, newer = Worker(cluster, "older"), Worker(cluster, "newer")
+    await older.acquire()
+    newer.gate.hold(Effect.OPEN)
+    acquiring = asyncio.create_task(newer.acquire())
+    while not newer.gate.waiting[Effect.OPEN]:
+        await asyncio.sleep(0)
+    cluster.broker.norms(0).append(b"one more")
+    await older.decide()
+    newer.gate.waiting.pop(Effect.OPEN)[0].set_result(None)
+    assert await acquiring == {0: 5, 1: 4}
+    assert cluster.store.suspension is None
+    await newer.leave()
 
 
 @pytest.mark.parametrize("change", [create_the_topic_again, add_partitions, let_records_be_deleted])
-def test_topics_that_change_while_a_partition_is_owned_suspend_it(change, monkeypatch):
+async def test_topics_that_change_while_a_partition_is_owned_suspend_it(change, monkeypatch):
     monkeypatch.setattr("streams.worker.ownership._WATCH_EVERY", 0.0)
-
-    async def scenario():
-        cluster = Cluster()
-        worker = Worker(cluster, "only")
-        await worker.acquire()
-        await worker.decide()
-        watching = asyncio.create_task(worker.partitions.keep_watch())
-        change(cluster)
-        async with asyncio.timeout(20):
-            while worker.partitions.decides(0) or worker.partitions.decides(1):
-                await asyncio.sleep(0)
-        watching.cancel()
-        assert cluster.store.contents(1).suspended["reason"] == SUSPENSIONS[change]
-        await worker.leave()
-
-    asyncio.run(scenario())
+    cluster = Cluster()
+    worker = Worker(cluster, "only")
+    await worker.acquire()
+    await worker.decide()
+    watching = asyncio.create_task(worker.partitions.keep_watch())
+    change(cluster)
+    async with asyncio.timeout(20):
+        while worker.partitions.decides(0) or worker.partitions.decides(1):
+            await asyncio.sleep(0)
+    watching.cancel()
+    assert cluster.store.contents(1).suspended["reason"] == SUSPENSIONS[change]
+    await worker.leave()
 
 
+@pytest.mark.usefixtures("virtual_time")
 @pytest.mark.parametrize("cause", [None, "a commit hangs", "records do not arrive"])
-def test_a_worker_that_applies_none_of_its_waiting_records_ends(cause):
-    async def scenario():
-        cluster = Cluster()
-        gate = Gate(Ends())
-        cluster.store = Store(gate)
-        worker = Worker(cluster, "only")
-        await worker.acquire()
-        if cause == "a commit hangs":
-            gate.hold("store.commit")
-        for partition in worker.positions:
-            if cause != "records do not arrive":
-                await worker.deliver(partition)
-        tasks = keep(worker)
-        await asyncio.sleep(STUCK_AFTER - 1)
-        assert worker.ends.first is None
-        await asyncio.sleep(20)
-        ended = worker.ends.first
-        assert (ended and ended.reason) is (Ending.STUCK if cause else None)
-        for task in tasks:
-            task.cancel()
-
-    run_in_virtual_time(scenario())
+async def test_a_worker_that_applies_none_of_its_waiting_records_ends(cause):
+    cluster = Cluster()
+    gate = Gate(Ends())
+    cluster.store = Store(gate)
+    worker = Worker(cluster, "only")
+    await worker.acquire()
+    if cause == "a commit hangs":
+        gate.hold("store.commit")
+    for partition in worker.positions:
+        if cause != "records do not arrive":
+            await worker.deliver(partition)
+    tasks = keep(worker)
+    await asyncio.sleep(STUCK_AFTER - 1)
+    assert worker.ends.first is None
+    await asyncio.sleep(20)
+    ended = worker.ends.first
+    assert (ended and ended.reason) is (Ending.STUCK if cause else None)
+    for task in tasks:
+        task.cancel()
 
 
 def keep(worker):
@@ -398,48 +362,40 @@ def keep(worker):
     return [asyncio.create_task(each) for each in work]
 
 
-def test_the_time_of_a_rebalance_does_not_count_as_waiting():
-    async def scenario():
-        cluster = Cluster()
-        worker = Worker(cluster, "only")
-        await worker.acquire()
-        tasks = keep(worker)
-        await asyncio.sleep(10)
-        await worker.partitions.pause()
-        await asyncio.sleep(2 * STUCK_AFTER)
-        await worker.acquire()
-        await asyncio.sleep(20)
-        assert worker.ends.first is None
-        for task in tasks:
-            task.cancel()
-
-    run_in_virtual_time(scenario())
+@pytest.mark.usefixtures("virtual_time")
+async def test_the_time_of_a_rebalance_does_not_count_as_waiting():
+    cluster = Cluster()
+    worker = Worker(cluster, "only")
+    await worker.acquire()
+    tasks = keep(worker)
+    await asyncio.sleep(10)
+    await worker.partitions.pause()
+    await asyncio.sleep(2 * STUCK_AFTER)
+    await worker.acquire()
+    await asyncio.sleep(20)
+    assert worker.ends.first is None
+    for task in tasks:
+        task.cancel()
 
 
-def test_the_compacted_topics_of_a_quiet_partition_are_appended_to(monkeypatch):
+async def test_the_compacted_topics_of_a_quiet_partition_are_appended_to(monkeypatch):
     """Kafka closes a segment, and compacts it, only when something is appended behind it."""
     monkeypatch.setattr("streams.worker.ownership.FIRST_MARK_AFTER", 0.0)
     monkeypatch.setattr("streams.worker.ownership.MARK_EVERY", 0.0)
-
-    async def scenario():
-        cluster = Cluster()
-        worker = Worker(cluster, "only", snapshot_every=600.0)
-        await worker.acquire()
-        keeping = asyncio.create_task(worker.partitions.keep_cleanable())
-        topics = [
-            cluster.broker.of(name, p)
-            for name in ("odometer", SNAPSHOTS)
-            for p in range(PARTITIONS)
-        ]
-        async with asyncio.timeout(20):
-            while min(topic.end for topic in topics) < 3:
-                worker.ends.refuse()
-                await asyncio.sleep(0)
-        assert not any(topic.records for topic in topics)
-        keeping.cancel()
-        await worker.leave()
-
-    asyncio.run(scenario())
+    cluster = Cluster()
+    worker = Worker(cluster, "only", snapshot_every=600.0)
+    await worker.acquire()
+    keeping = asyncio.create_task(worker.partitions.keep_cleanable())
+    topics = [
+        cluster.broker.of(name, p) for name in ("odometer", SNAPSHOTS) for p in range(PARTITIONS)
+    ]
+    async with asyncio.timeout(20):
+        while min(topic.end for topic in topics) < 3:
+            worker.ends.refuse()
+            await asyncio.sleep(0)
+    assert not any(topic.records for topic in topics)
+    keeping.cancel()
+    await worker.leave()
 
 
 def test_the_same_calls_have_the_same_effects_in_the_same_order():

@@ -20,7 +20,9 @@ from streams.worker.ports import Ending
 from streams.worker.processor import ProcessorState
 from tests.doubles.memory_broker import Effect
 from tests.unit.ledger.roster_logs import begun
-from tests.unit.worker.processors import Ended, Record, bench, ledger_with, run_in_virtual_time
+from tests.unit.worker.processors import Ended, Record, bench, ledger_with
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 class Writes(Ledger):
@@ -43,72 +45,56 @@ class CountedBytes(LedgerState):
         return super().take_delta()
 
 
-def run(scenario) -> None:
-    run_in_virtual_time(scenario())
+async def test_a_batch_ends_when_it_would_write_too_much():
+    made = bench(Writes())
+    half = str(batch_loop.WRITE_BYTES // 2).encode()
+    made.processor.start()
+    await made.arrive(*(Record(offset, half) for offset in range(7)))
+    await made.until(lambda: made.processor.next == 7)
+    assert all(commit.next - commit.first <= 2 for commit in made.store.commits)
 
 
-def test_a_batch_ends_when_it_would_write_too_much():
-    async def scenario():
-        made = bench(Writes())
-        half = str(batch_loop.WRITE_BYTES // 2).encode()
-        made.processor.start()
-        await made.arrive(*(Record(offset, half) for offset in range(7)))
-        await made.until(lambda: made.processor.next == 7)
-        assert all(commit.next - commit.first <= 2 for commit in made.store.commits)
-
-    run(scenario)
-
-
-def test_a_commit_carries_the_chain_up_to_its_last_record():
-    async def scenario():
-        made = bench()
-        made.processor.start()
-        for offset in range(3):
-            record = Record(offset, b"%d" % offset)
-            await made.arrive(record)
-            await made.until(lambda offset=offset: made.processor.next == offset + 1)
-            assert made.committed == list(range(offset + 1))
-        for commit in made.store.commits:
-            assert commit.fields["last"] == str(commit.next - 1)
-            head, before = (bytes.fromhex(commit.fields[name]) for name in ("head", "before"))
-            chain = HashChain(head, before, commit.next - 1)
-            assert chain.ends_with(b"%d" % chain.last)
-
-    run(scenario)
+async def test_a_commit_carries_the_chain_up_to_its_last_record():
+    made = bench()
+    made.processor.start()
+    for offset in range(3):
+        record = Record(offset, b"%d" % offset)
+        await made.arrive(record)
+        await made.until(lambda offset=offset: made.processor.next == offset + 1)
+        assert made.committed == list(range(offset + 1))
+    for commit in made.store.commits:
+        assert commit.fields["last"] == str(commit.next - 1)
+        head, before = (bytes.fromhex(commit.fields[name]) for name in ("head", "before"))
+        chain = HashChain(head, before, commit.next - 1)
+        assert chain.ends_with(b"%d" % chain.last)
 
 
-def test_a_gap_that_holds_nothing_to_apply_is_passed_over_in_the_commit_that_follows():
-    async def scenario():
-        made = bench(missing=Missing.NOTHING_TO_APPLY)
-        made.processor.start()
-        await made.arrive(Record(0), Record(3))
-        await made.until(lambda: made.processor.next == 4)
-        assert made.gate.passed.count(Effect.READ) == 1
-        reached = 0
-        for commit in made.store.commits:
-            assert commit.first == reached
-            reached = commit.next
-        assert reached == 4
-
-    run(scenario)
+async def test_a_gap_that_holds_nothing_to_apply_is_passed_over_in_the_commit_that_follows():
+    made = bench(missing=Missing.NOTHING_TO_APPLY)
+    made.processor.start()
+    await made.arrive(Record(0), Record(3))
+    await made.until(lambda: made.processor.next == 4)
+    assert made.gate.passed.count(Effect.READ) == 1
+    reached = 0
+    for commit in made.store.commits:
+        assert commit.first == reached
+        reached = commit.next
+    assert reached == 4
 
 
-def test_a_hole_suspends_the_partition_and_the_reason_is_stored():
-    async def scenario():
-        made = bench(missing=Missing.HOLE)
-        made.processor.start()
-        await made.arrive(Record(0), Record(3))
-        await made.until(lambda: made.store.suspension)
-        assert made.store.suspension == SuspensionReason.HOLE
-        assert made.processor.state is ProcessorState.SUSPENDED
-        await made.arrive(Record(1), Record(2), Record(3))
-        await made.processor.merge()
-        await made.processor.pass_tail(9)
-        assert made.processor.next == 1
-        assert made.store.merges == []
-        assert not made.processor.can_resume
-
-    run(scenario)
+async def test_a_hole_suspends_the_partition_and_the_reason_is_stored():
+    made = bench(missing=Missing.HOLE)
+    made.processor.start()
+    await made.arrive(Record(0), Record(3))
+    await made.until(lambda: made.store.suspension)
+    assert made.store.suspension == SuspensionReason.HOLE
+    assert made.processor.state is ProcessorState.SUSPENDED
+    await made.arrive(Record(1), Record(2), Record(3))
+    await made.processor.merge()
+    await made.processor.pass_tail(9)
+    assert made.processor.next == 1
+    assert made.store.merges == []
+    assert not made.processor.can_resume
 
 
 async def applied_under_leader_epoch_4(made):
@@ -126,36 +112,30 @@ def append(log, value):
     return Record(offset, value, log.leader_epochs[offset])
 
 
-def test_a_batch_ends_where_a_leader_epoch_ends():
-    async def scenario():
-        made = bench(missing=Missing.RECORDS, offsets=0)
-        log = made.broker.norms(0)
-        records = [append(log, b"0"), append(log, b"1")]
-        log.leader_epoch = 3
-        records += [append(log, b"2")]
-        await made.arrive(*records)
-        made.processor.start()
-        await made.until(lambda: made.processor.next == 3)
-        written = [(commit.next, commit.fields["leader_epoch"]) for commit in made.store.commits]
-        assert written == [(2, "0"), (3, "3")]
-
-    run(scenario)
+async def test_a_batch_ends_where_a_leader_epoch_ends():
+    made = bench(missing=Missing.RECORDS, offsets=0)
+    log = made.broker.norms(0)
+    records = [append(log, b"0"), append(log, b"1")]
+    log.leader_epoch = 3
+    records += [append(log, b"2")]
+    await made.arrive(*records)
+    made.processor.start()
+    await made.until(lambda: made.processor.next == 3)
+    written = [(commit.next, commit.fields["leader_epoch"]) for commit in made.store.commits]
+    assert written == [(2, "0"), (3, "3")]
 
 
-def test_after_an_election_the_last_record_is_looked_for_and_records_are_applied_on():
-    async def scenario():
-        made = bench(missing=Missing.RECORDS, offsets=0)
-        made.processor.start()
-        log = await applied_under_leader_epoch_4(made)
-        assert Effect.READ not in made.gate.passed
-        log.leader_epoch = 6
-        for value in (b"3", b"4"):
-            await made.arrive(append(log, value))
-        await made.until(lambda: made.processor.next == 5)
-        assert made.gate.passed.count(Effect.READ) == 2  # what came, and what was applied last
-        assert made.store.contents(0).meta["leader_epoch"] == "6"
-
-    run(scenario)
+async def test_after_an_election_the_last_record_is_looked_for_and_records_are_applied_on():
+    made = bench(missing=Missing.RECORDS, offsets=0)
+    made.processor.start()
+    log = await applied_under_leader_epoch_4(made)
+    assert Effect.READ not in made.gate.passed
+    log.leader_epoch = 6
+    for value in (b"3", b"4"):
+        await made.arrive(append(log, value))
+    await made.until(lambda: made.processor.next == 5)
+    assert made.gate.passed.count(Effect.READ) == 2  # what came, and what was applied last
+    assert made.store.contents(0).meta["leader_epoch"] == "6"
 
 
 LOST_AND_REWRITTEN = {
@@ -172,50 +152,43 @@ LOST_AND_REWRITTEN = {
     LOST_AND_REWRITTEN.values(),
     ids=LOST_AND_REWRITTEN.keys(),
 )
-def test_records_behind_a_log_that_was_rewritten_are_not_applied(lost_from, rewritten, problem):
-    async def scenario():
-        made = bench(missing=Missing.RECORDS, offsets=0)
-        made.processor.start()
-        log = await applied_under_leader_epoch_4(made)
-        log.lose_from(lost_from)
-        for record in [append(log, value) for value in rewritten]:
-            await made.arrive(record)  # those that are applied are left out
-        await made.until(lambda: made.store.suspension)
-        assert made.store.suspension == SuspensionReason.LOG_REWRITTEN
-        assert problem in made.store.contents(0).suspended["problem"]
-        assert made.processor.next == 3
+async def test_records_behind_a_log_that_was_rewritten_are_not_applied(
+    lost_from, rewritten, problem
+):
+    made = bench(missing=Missing.RECORDS, offsets=0)
+    made.processor.start()
+    log = await applied_under_leader_epoch_4(made)
+    log.lose_from(lost_from)
+    for record in [append(log, value) for value in rewritten]:
+        await made.arrive(record)  # those that are applied are left out
+    await made.until(lambda: made.store.suspension)
+    assert made.store.suspension == SuspensionReason.LOG_REWRITTEN
+    assert problem in made.store.contents(0).suspended["problem"]
+    assert made.processor.next == 3
 
-    run(scenario)
+
+async def test_records_behind_deleted_ones_are_applied_whatever_these_were():
+    made = bench(missing=Missing.RECORDS, offsets=0)
+    made.processor.start()
+    log = await applied_under_leader_epoch_4(made)
+    log.leader_epoch = 6
+    log.delete_before(3)
+    await made.arrive(append(log, b"3"))
+    await made.until(lambda: made.processor.next == 4)
+    assert made.store.suspension is None
 
 
-def test_records_behind_deleted_ones_are_applied_whatever_these_were():
-    async def scenario():
-        made = bench(missing=Missing.RECORDS, offsets=0)
-        made.processor.start()
-        log = await applied_under_leader_epoch_4(made)
-        log.leader_epoch = 6
-        log.delete_before(3)
-        await made.arrive(append(log, b"3"))
+async def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
+    made = bench(missing=Missing.RECORDS, offsets=0)
+    made.processor.start()
+    log = await applied_under_leader_epoch_4(made)
+    record = append(log, b"3")
+    record.leader_epoch = 6  # and the leader that is asked has not heard of it
+    await made.arrive(record)
+    with pytest.raises(Ended) as ended:
         await made.until(lambda: made.processor.next == 4)
-        assert made.store.suspension is None
-
-    run(scenario)
-
-
-def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
-    async def scenario():
-        made = bench(missing=Missing.RECORDS, offsets=0)
-        made.processor.start()
-        log = await applied_under_leader_epoch_4(made)
-        record = append(log, b"3")
-        record.leader_epoch = 6  # and the leader that is asked has not heard of it
-        await made.arrive(record)
-        with pytest.raises(Ended) as ended:
-            await made.until(lambda: made.processor.next == 4)
-        assert ended.value.reason is Ending.OTHER_LEADER_EPOCH
-        assert made.store.suspension is None
-
-    run(scenario)
+    assert ended.value.reason is Ending.OTHER_LEADER_EPOCH
+    assert made.store.suspension is None
 
 
 @pytest.mark.parametrize(
@@ -226,46 +199,37 @@ def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
     ],
     ids=["another P", "nothing to verify with"],
 )
-def test_where_a_ledger_cannot_go_on_nothing_of_its_batch_is_written(error, reason):
+async def test_where_a_ledger_cannot_go_on_nothing_of_its_batch_is_written(error, reason):
     class Ending(Ledger):
         def apply(self, offset, value):
             if offset == 1:
                 raise error
             return super().apply(offset, value)
 
-    async def scenario():
-        made = bench(Ending(0, 1))
-        await made.arrive(Record(0), Record(1))
-        made.processor.start()
-        await made.until(lambda: made.store.suspension)
-        assert made.store.suspension == reason
-        assert made.store.commits == []
-
-    run(scenario)
+    made = bench(Ending(0, 1))
+    await made.arrive(Record(0), Record(1))
+    made.processor.start()
+    await made.until(lambda: made.store.suspension)
+    assert made.store.suspension == reason
+    assert made.store.commits == []
 
 
 @pytest.mark.parametrize("missing", Missing)
-def test_the_end_of_the_log_is_passed_only_if_it_holds_nothing_to_apply(missing):
-    async def scenario():
-        made = bench(missing=missing, next_offset=5)
-        await made.processor.pass_tail(8)
-        passed = missing is Missing.NOTHING_TO_APPLY
-        assert made.processor.next == (8 if passed else 5)
-        assert [(c.first, c.next) for c in made.store.commits] == ([(5, 8)] if passed else [])
-        await made.processor.pass_tail(5)
-        assert made.gate.passed.count(Effect.READ) == 1
-
-    run(scenario)
+async def test_the_end_of_the_log_is_passed_only_if_it_holds_nothing_to_apply(missing):
+    made = bench(missing=missing, next_offset=5)
+    await made.processor.pass_tail(8)
+    passed = missing is Missing.NOTHING_TO_APPLY
+    assert made.processor.next == (8 if passed else 5)
+    assert [(c.first, c.next) for c in made.store.commits] == ([(5, 8)] if passed else [])
+    await made.processor.pass_tail(5)
+    assert made.gate.passed.count(Effect.READ) == 1
 
 
-def test_records_that_wait_are_no_end_to_be_passed():
-    async def scenario():
-        made = bench(missing=Missing.NOTHING_TO_APPLY)
-        await made.arrive(Record(0))
-        await made.processor.pass_tail(1)
-        assert made.gate.passed == []
-
-    run(scenario)
+async def test_records_that_wait_are_no_end_to_be_passed():
+    made = bench(missing=Missing.NOTHING_TO_APPLY)
+    await made.arrive(Record(0))
+    await made.processor.pass_tail(1)
+    assert made.gate.passed == []
 
 
 OUTPUTS = [
@@ -295,42 +259,36 @@ def test_outbox_entries_have_a_limited_size(monkeypatch):
     assert [output for outbox_entry in outbox_entries for output in outbox_entry.outputs] == many
 
 
-def test_what_the_owner_before_kept_is_published_before_anything_newer():
-    async def scenario():
-        kept = [
-            (outbox_entry.name, outbox_entry.packed)
-            for outbox_entry in outbox_entries_of(0, 2, OUTPUTS)
-        ]
-        made = bench(next_offset=9, outbox=kept)
-        await made.arrive(Record(9))
-        made.processor.start()
-        await made.until(lambda: made.processor.next == 10)
-        await made.until(lambda: len(made.answers()) == 3)
-        assert made.broker.outputs(Channel.HALTS, 0).values == [b"first answer"]
-        assert made.broker.outputs(Channel.REJECTS, 0).values[0] == b"second answer"
-        await made.until(lambda: made.odometers() == [b"first odometer", b"second odometer"])
-
-    run(scenario)
+async def test_what_the_owner_before_kept_is_published_before_anything_newer():
+    kept = [
+        (outbox_entry.name, outbox_entry.packed)
+        for outbox_entry in outbox_entries_of(0, 2, OUTPUTS)
+    ]
+    made = bench(next_offset=9, outbox=kept)
+    await made.arrive(Record(9))
+    made.processor.start()
+    await made.until(lambda: made.processor.next == 10)
+    await made.until(lambda: len(made.answers()) == 3)
+    assert made.broker.outputs(Channel.HALTS, 0).values == [b"first answer"]
+    assert made.broker.outputs(Channel.REJECTS, 0).values[0] == b"second answer"
+    await made.until(lambda: made.odometers() == [b"first odometer", b"second odometer"])
 
 
-def test_an_outbox_entry_is_deleted_only_after_the_broker_has_it():
-    async def scenario():
-        kept = [
-            (outbox_entry.name, outbox_entry.packed)
-            for outbox_entry in outbox_entries_of(0, 2, OUTPUTS)
-        ]
-        made = bench(next_offset=9, outbox=kept)
-        made.gate.hold(Effect.ACKNOWLEDGE, Effect.COMMIT)
-        made.processor.start()
-        await made.until(lambda: made.odometers())
-        made.gate.waiting.pop(Effect.ACKNOWLEDGE)[0].set_result(None)
-        await made.until(lambda: made.store.forgotten)
-        assert made.store.forgotten == ["0/0"]
-        made.gate.waiting[Effect.COMMIT][0].set_result(None)
-        await made.until(lambda: len(made.store.forgotten) > 1)
-        assert made.store.forgotten == ["0/0", "0/1"]
-
-    run(scenario)
+async def test_an_outbox_entry_is_deleted_only_after_the_broker_has_it():
+    kept = [
+        (outbox_entry.name, outbox_entry.packed)
+        for outbox_entry in outbox_entries_of(0, 2, OUTPUTS)
+    ]
+    made = bench(next_offset=9, outbox=kept)
+    made.gate.hold(Effect.ACKNOWLEDGE, Effect.COMMIT)
+    made.processor.start()
+    await made.until(lambda: made.odometers())
+    made.gate.waiting.pop(Effect.ACKNOWLEDGE)[0].set_result(None)
+    await made.until(lambda: made.store.forgotten)
+    assert made.store.forgotten == ["0/0"]
+    made.gate.waiting[Effect.COMMIT][0].set_result(None)
+    await made.until(lambda: len(made.store.forgotten) > 1)
+    assert made.store.forgotten == ["0/0", "0/1"]
 
 
 class Raises(Ledger):
@@ -341,53 +299,44 @@ class Raises(Ledger):
         return OUTPUTS
 
 
-def test_an_owner_that_was_replaced_before_its_epoch_began_sends_no_odometers():
-    async def scenario():
-        made = bench(Raises(0, 1))
-        made.gate.hold(Effect.BEGIN)
-        made.processor.start()
-        await made.arrive(Record(0))
-        await made.until(lambda: made.processor.next == 1 and made.gate.waiting[Effect.BEGIN])
-        made.store.contents(0).meta["owner"] = "somebody else"
-        made.gate.waiting.pop(Effect.BEGIN)[0].set_result(None)
-        with pytest.raises(Ended) as ended:
-            await made.until(made.odometers)
-        assert isinstance(ended.value.error, NotTheOwner)
-
-    run(scenario)
+async def test_an_owner_that_was_replaced_before_its_epoch_began_sends_no_odometers():
+    made = bench(Raises(0, 1))
+    made.gate.hold(Effect.BEGIN)
+    made.processor.start()
+    await made.arrive(Record(0))
+    await made.until(lambda: made.processor.next == 1 and made.gate.waiting[Effect.BEGIN])
+    made.store.contents(0).meta["owner"] = "somebody else"
+    made.gate.waiting.pop(Effect.BEGIN)[0].set_result(None)
+    with pytest.raises(Ended) as ended:
+        await made.until(made.odometers)
+    assert isinstance(ended.value.error, NotTheOwner)
 
 
-def test_many_odometers_that_wait_hold_up_no_answer():
-    async def scenario():
-        made = bench(Raises(0, 1))
-        made.gate.hold(Effect.BEGIN)
-        made.processor.start()
-        for offset in range(30):
-            await made.arrive(Record(offset))
-            await made.until(lambda offset=offset: made.processor.next == offset + 1)
-        await made.until(lambda: len(made.answers()) == 60)
-        assert made.odometers() == []
-
-    run(scenario)
+async def test_many_odometers_that_wait_hold_up_no_answer():
+    made = bench(Raises(0, 1))
+    made.gate.hold(Effect.BEGIN)
+    made.processor.start()
+    for offset in range(30):
+        await made.arrive(Record(offset))
+        await made.until(lambda offset=offset: made.processor.next == offset + 1)
+    await made.until(lambda: len(made.answers()) == 60)
+    assert made.odometers() == []
 
 
-def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
-    async def scenario():
-        made = bench()
-        made.gate.hold(Effect.ACKNOWLEDGE)
-        made.processor.start()
-        await made.arrive(Record(0))
-        await made.until(lambda: made.gate.waiting[Effect.ACKNOWLEDGE])
-        suspended = asyncio.create_task(made.processor.pause())
-        await made.until(lambda: made.processor.state is ProcessorState.PAUSED)
-        made.gate.waiting[Effect.ACKNOWLEDGE][0].set_exception(NotSent("fenced"))
-        await suspended
-        assert not made.processor.can_resume
-
-    run(scenario)
+async def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
+    made = bench()
+    made.gate.hold(Effect.ACKNOWLEDGE)
+    made.processor.start()
+    await made.arrive(Record(0))
+    await made.until(lambda: made.gate.waiting[Effect.ACKNOWLEDGE])
+    suspended = asyncio.create_task(made.processor.pause())
+    await made.until(lambda: made.processor.state is ProcessorState.PAUSED)
+    made.gate.waiting[Effect.ACKNOWLEDGE][0].set_exception(NotSent("fenced"))
+    await suspended
+    assert not made.processor.can_resume
 
 
-def test_a_merge_drops_only_changes_that_were_there_when_it_began(monkeypatch):
+async def test_a_merge_drops_only_changes_that_were_there_when_it_began(monkeypatch):
     monkeypatch.setattr("streams.worker.merge.WRITE_BYTES", 1)
 
     class Dirty(LedgerState):
@@ -397,30 +346,27 @@ def test_a_merge_drops_only_changes_that_were_there_when_it_began(monkeypatch):
         def take_page(self, name):
             return None if name == "policy:gone" else encode(name)
 
-    async def scenario():
-        made = bench(ledger_with(Dirty))
-        made.processor.start()
-        await made.arrive(Record(0), Record(1))
-        await made.until(lambda: made.processor.next == 2)
-        covered = made.processor.writer.backlog
-        made.gate.hold("store.merge")
-        running = asyncio.create_task(made.processor.merge())
-        await made.until(lambda: made.gate.waiting["store.merge"])
-        await made.arrive(Record(2))
-        for _ in range(20):  # more than the batch needs to begin
-            await asyncio.sleep(0)
-        assert made.processor.next == 2, "a batch waits for the page that is being written"
-        made.gate.waiting.pop("store.merge")[0].set_result(None)
-        await running
-        assert made.processor.next == 3
-        run, gone, dropped = made.store.merges
-        assert (list(run.pages), list(gone.pages)) == (["run:d/a"], [])
-        assert (dropped.dropped, dropped.fields["since"]) == (covered.entries, "2")
-
-    run(scenario)
+    made = bench(ledger_with(Dirty))
+    made.processor.start()
+    await made.arrive(Record(0), Record(1))
+    await made.until(lambda: made.processor.next == 2)
+    covered = made.processor.writer.backlog
+    made.gate.hold("store.merge")
+    running = asyncio.create_task(made.processor.merge())
+    await made.until(lambda: made.gate.waiting["store.merge"])
+    await made.arrive(Record(2))
+    for _ in range(20):  # more than the batch needs to begin
+        await asyncio.sleep(0)
+    assert made.processor.next == 2, "a batch waits for the page that is being written"
+    made.gate.waiting.pop("store.merge")[0].set_result(None)
+    await running
+    assert made.processor.next == 3
+    run, gone, dropped = made.store.merges
+    assert (list(run.pages), list(gone.pages)) == (["run:d/a"], [])
+    assert (dropped.dropped, dropped.fields["since"]) == (covered.entries, "2")
 
 
-def test_a_merge_writes_as_many_pages_at_once_as_a_write_may_take(monkeypatch):
+async def test_a_merge_writes_as_many_pages_at_once_as_a_write_may_take(monkeypatch):
     class Dirty(LedgerState):
         def unmerged(self):
             return [f"run:d/{name}" for name in "abcde"]
@@ -428,49 +374,41 @@ def test_a_merge_writes_as_many_pages_at_once_as_a_write_may_take(monkeypatch):
         def take_page(self, name):
             return bytes(100)
 
-    async def scenario():
-        made = bench(ledger_with(Dirty))
-        made.processor.start()
-        await made.processor.merge()
-        written = [len(merge.pages) for merge in made.store.merges]
-        assert written == [2, 2, 1, 0]
+    made = bench(ledger_with(Dirty))
+    made.processor.start()
+    await made.processor.merge()
+    written = [len(merge.pages) for merge in made.store.merges]
+    assert written == [2, 2, 1, 0]
 
     monkeypatch.setattr("streams.worker.merge.WRITE_BYTES", 200)
-    run(scenario)
 
 
-def test_a_suspension_is_stored_once_and_outlasts_a_rebalance():
-    async def scenario():
-        made = bench()
-        suspension = Suspension(SuspensionReason.TOPICS, "retention is 5 s", "change it")
-        made.processor.start()
-        await made.processor.suspend(suspension)
-        stored = made.store.contents(0).suspended
-        assert (stored["reason"], stored["problem"]) == (
-            suspension.reason,
-            suspension.problem,
-        )
-        assert stored["remedy"] == suspension.remedy
-        await made.processor.pause()
-        assert made.processor.state is ProcessorState.SUSPENDED
-        assert not made.processor.can_resume
-
-    run(scenario)
+async def test_a_suspension_is_stored_once_and_outlasts_a_rebalance():
+    made = bench()
+    suspension = Suspension(SuspensionReason.TOPICS, "retention is 5 s", "change it")
+    made.processor.start()
+    await made.processor.suspend(suspension)
+    stored = made.store.contents(0).suspended
+    assert (stored["reason"], stored["problem"]) == (
+        suspension.reason,
+        suspension.problem,
+    )
+    assert stored["remedy"] == suspension.remedy
+    await made.processor.pause()
+    assert made.processor.state is ProcessorState.SUSPENDED
+    assert not made.processor.can_resume
 
 
-def test_a_merge_is_due_until_nothing_that_is_kept_names_who_was_erased():
-    async def scenario():
-        log = begun([7, 8])
-        made = bench(offsets=20)
-        due = made.processor.merger.is_due
-        made.processor.start()
-        await made.arrive(*(Record(at, value) for at, value in enumerate(log.records)))
-        await made.until(lambda: made.processor.next == len(log.records))
-        assert not due()
-        await made.arrive(Record(len(log.records), encode(Erase(request="f", user=7))))
-        await made.until(lambda: made.processor.next == len(log.records) + 1)
-        assert due()
-        await made.processor.merge()
-        assert not due()
-
-    run(scenario)
+async def test_a_merge_is_due_until_nothing_that_is_kept_names_who_was_erased():
+    log = begun([7, 8])
+    made = bench(offsets=20)
+    due = made.processor.merger.is_due
+    made.processor.start()
+    await made.arrive(*(Record(at, value) for at, value in enumerate(log.records)))
+    await made.until(lambda: made.processor.next == len(log.records))
+    assert not due()
+    await made.arrive(Record(len(log.records), encode(Erase(request="f", user=7))))
+    await made.until(lambda: made.processor.next == len(log.records) + 1)
+    assert due()
+    await made.processor.merge()
+    assert not due()

@@ -91,52 +91,43 @@ REBUILT = [flush, flush_and_trim, flush_and_delete_all_that_is_covered, go_back_
 
 
 @pytest.mark.parametrize("lose", REBUILT, ids=lambda lose: lose.__name__)
-def test_what_redis_lost_comes_from_the_snapshot_and_nothing_is_applied_again(lose):
-    async def scenario():
-        cluster = await Past().happen()
-        before = cluster.store.contents(0).copy()
-        lose(cluster)
-        after = Worker(cluster, "after")
-        assert (await after.acquire())[0] == 4
-        kept = cluster.store.contents(0)
-        for name in ("next", "head", "before", "last", "leader_epoch", "digest"):
-            assert kept.meta[name] == before.meta[name]
-        assert kept.pages == before.pages
-        cluster.broker.norms(0).append(b"one more")
-        await after.deliver(0)
-        await cluster.until_rejected(dict.fromkeys(range(5), 1))
-        await after.leave()
-
-    asyncio.run(scenario())
+async def test_what_redis_lost_comes_from_the_snapshot_and_nothing_is_applied_again(lose):
+    cluster = await Past().happen()
+    before = cluster.store.contents(0).copy()
+    lose(cluster)
+    after = Worker(cluster, "after")
+    assert (await after.acquire())[0] == 4
+    kept = cluster.store.contents(0)
+    for name in ("next", "head", "before", "last", "leader_epoch", "digest"):
+        assert kept.meta[name] == before.meta[name]
+    assert kept.pages == before.pages
+    cluster.broker.norms(0).append(b"one more")
+    await after.deliver(0)
+    await cluster.until_rejected(dict.fromkeys(range(5), 1))
+    await after.leave()
 
 
-def test_a_redis_that_is_whole_is_never_replaced():
-    async def scenario():
-        cluster = await Past().happen()
-        further = Worker(cluster, "further")
-        for partition in range(2):
-            cluster.broker.norms(partition).append(b"one more")
-        await further.acquire()
-        await further.decide()
-        await further.leave()
-        after = Worker(cluster, "after")
-        assert await after.acquire() == {0: 5, 1: 5}
-        assert cluster.store.contents(0).meta["changes"] == "1"  # since the snapshot
-        await after.leave()
-
-    asyncio.run(scenario())
+async def test_a_redis_that_is_whole_is_never_replaced():
+    cluster = await Past().happen()
+    further = Worker(cluster, "further")
+    for partition in range(2):
+        cluster.broker.norms(partition).append(b"one more")
+    await further.acquire()
+    await further.decide()
+    await further.leave()
+    after = Worker(cluster, "after")
+    assert await after.acquire() == {0: 5, 1: 5}
+    assert cluster.store.contents(0).meta["changes"] == "1"  # since the snapshot
+    await after.leave()
 
 
-def test_answers_that_may_not_be_out_are_published_again_after_a_rebuild():
-    async def scenario():
-        cluster = await Past().happen(erases=False)
-        flush_and_trim(cluster)
-        after = Worker(cluster, "after")
-        await after.acquire()
-        await cluster.until_rejected(dict.fromkeys(range(4), 2))
-        await after.leave()
-
-    asyncio.run(scenario())
+async def test_answers_that_may_not_be_out_are_published_again_after_a_rebuild():
+    cluster = await Past().happen(erases=False)
+    flush_and_trim(cluster)
+    after = Worker(cluster, "after")
+    await after.acquire()
+    await cluster.until_rejected(dict.fromkeys(range(4), 2))
+    await after.leave()
 
 
 def forget_the_snapshot(cluster):
@@ -157,19 +148,17 @@ def spoil_the_manifest(cluster):
 
 
 @pytest.mark.parametrize("damage", [lose_a_part, spoil_the_manifest])
-def test_a_log_that_is_whole_takes_the_place_of_a_snapshot_that_is_not(damage, caplog):
-    async def scenario():
-        cluster = await Past().happen()
-        cluster.flush()
-        damage(cluster)
-        after = Worker(cluster, "after")
-        assert await after.acquire() == {0: 0, 1: 4}
-        await after.deliver(0)
-        await cluster.until_rejected(dict.fromkeys(range(4), 2))  # of which readers drop one
-        await after.leave()
+async def test_whole_log_replaces_a_damaged_snapshot(damage, caplog):
+    caplog.set_level(logging.WARNING)
+    cluster = await Past().happen()
+    cluster.flush()
+    damage(cluster)
+    after = Worker(cluster, "after")
+    assert await after.acquire() == {0: 0, 1: 4}
+    await after.deliver(0)
+    await cluster.until_rejected(dict.fromkeys(range(4), 2))  # of which readers drop one
+    await after.leave()
 
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(scenario())
     own = [record for record in caplog.records if record.name == "turnstile.worker"]
     assert [record.levelname for record in own] == ["WARNING"]
 
@@ -204,53 +193,44 @@ SUSPENSIONS = [
 
 
 @pytest.mark.parametrize(("damages", "reason"), SUSPENSIONS)
-def test_a_snapshot_that_does_not_fit_suspends_the_partition(damages, reason):
-    async def scenario():
-        cluster = await Past().happen()
-        cluster.flush()
-        for damage in damages:
-            damage(cluster)
-        after = Worker(cluster, "after")
-        assert 0 not in await after.acquire()
-        suspended = cluster.store.contents(0).suspended
-        assert suspended["reason"] == reason
-        assert cluster.store.contents(0).meta["next"] == "0"
-        assert not after.partitions.decides(0)
-        assert 0 not in await after.acquire()  # it has not become a state of which nothing is known
-        await after.leave()
-
-    asyncio.run(scenario())
+async def test_a_snapshot_that_does_not_fit_suspends_the_partition(damages, reason):
+    cluster = await Past().happen()
+    cluster.flush()
+    for damage in damages:
+        damage(cluster)
+    after = Worker(cluster, "after")
+    assert 0 not in await after.acquire()
+    suspended = cluster.store.contents(0).suspended
+    assert suspended["reason"] == reason
+    assert cluster.store.contents(0).meta["next"] == "0"
+    assert not after.partitions.decides(0)
+    assert 0 not in await after.acquire()  # it has not become a state of which nothing is known
+    await after.leave()
 
 
-def test_a_snapshot_of_another_layout_suspends_the_partition(monkeypatch):
-    async def scenario():
-        cluster = await Past().happen()
-        cluster.flush()
-        monkeypatch.setattr("streams.store.misfit.LAYOUT", LAYOUT + 1)
-        after = Worker(cluster, "after")
-        assert 0 not in await after.acquire()
-        suspended = cluster.store.contents(0).suspended
-        assert suspended["reason"] == SuspensionReason.OTHER_LAYOUT
-        await after.leave()
-
-    asyncio.run(scenario())
+async def test_a_snapshot_of_another_layout_suspends_the_partition(monkeypatch):
+    cluster = await Past().happen()
+    cluster.flush()
+    monkeypatch.setattr("streams.store.misfit.LAYOUT", LAYOUT + 1)
+    after = Worker(cluster, "after")
+    assert 0 not in await after.acquire()
+    suspended = cluster.store.contents(0).suspended
+    assert suspended["reason"] == SuspensionReason.OTHER_LAYOUT
+    await after.leave()
 
 
-def test_snapshot_of_another_format_suspends_the_partition():
-    async def scenario():
-        cluster = await Past().happen()
-        cluster.flush()
-        records = cluster.snapshots().records
-        (offset,) = (n for n, (key, value) in records.items() if key == MANIFEST and value)
-        later = with_digest(encode([FORMAT + 1, "something new"]), "its manifest")
-        records[offset] = MANIFEST, later
-        after = Worker(cluster, "after")
-        assert 0 not in await after.acquire()
-        suspended = cluster.store.contents(0).suspended
-        assert suspended["reason"] == SuspensionReason.OTHER_LAYOUT
-        await after.leave()
-
-    asyncio.run(scenario())
+async def test_snapshot_of_another_format_suspends_the_partition():
+    cluster = await Past().happen()
+    cluster.flush()
+    records = cluster.snapshots().records
+    (offset,) = (n for n, (key, value) in records.items() if key == MANIFEST and value)
+    later = with_digest(encode([FORMAT + 1, "something new"]), "its manifest")
+    records[offset] = MANIFEST, later
+    after = Worker(cluster, "after")
+    assert 0 not in await after.acquire()
+    suspended = cluster.store.contents(0).suspended
+    assert suspended["reason"] == SuspensionReason.OTHER_LAYOUT
+    await after.leave()
 
 
 def lose(key):
@@ -307,24 +287,21 @@ FROM_WHERE = {  # what else happens to the log or the snapshot -> where the work
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize(("besides", "continues"), FROM_WHERE.values(), ids=FROM_WHERE)
-def test_a_state_that_lost_a_part_is_replaced(damage, besides, continues):
-    async def scenario():
-        cluster = await with_changes_since_the_snapshot()
-        before = cluster.store.contents(0).copy()
-        damage(cluster)
-        for other in besides:
-            other(cluster)
-        after = Worker(cluster, "after")
-        assert await after.acquire() == {0: continues, 1: 5}
-        await after.deliver(0)
-        await cluster.until_rejected({n: 2 if n >= continues else 1 for n in range(5)})
-        kept = cluster.store.contents(0)
-        assert kept.suspended == {}
-        for name in ("next", "head", "before", "last", "leader_epoch"):
-            assert kept.meta[name] == before.meta[name]
-        await after.leave()
-
-    asyncio.run(scenario())
+async def test_a_state_that_lost_a_part_is_replaced(damage, besides, continues):
+    cluster = await with_changes_since_the_snapshot()
+    before = cluster.store.contents(0).copy()
+    damage(cluster)
+    for other in besides:
+        other(cluster)
+    after = Worker(cluster, "after")
+    assert await after.acquire() == {0: continues, 1: 5}
+    await after.deliver(0)
+    await cluster.until_rejected({n: 2 if n >= continues else 1 for n in range(5)})
+    kept = cluster.store.contents(0)
+    assert kept.suspended == {}
+    for name in ("next", "head", "before", "last", "leader_epoch"):
+        assert kept.meta[name] == before.meta[name]
+    await after.leave()
 
 
 UNRECOVERABLE = [  # what else happens, the reason with a head that can be read, and without one
@@ -339,125 +316,107 @@ UNRECOVERABLE = [  # what else happens, the reason with a head that can be read,
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize(("besides", "reason", "headless"), UNRECOVERABLE)
-def test_a_state_that_lost_a_part_stays_where_nothing_can_replace_it(
+async def test_a_state_that_lost_a_part_stays_where_nothing_can_replace_it(
     damage, besides, reason, headless
 ):
-    async def scenario():
-        cluster = await with_changes_since_the_snapshot()
-        damage(cluster)
-        for other in besides:
-            other(cluster)
-        left = cluster.store.contents(0).copy()
-        after = Worker(cluster, "after")
-        for _ in range(2):
-            assert 0 not in await after.acquire()
-            kept = cluster.store.contents(0)
-            assert kept.suspended["reason"] == (reason if is_whole(left.meta) else headless)
-            assert kept.changes == left.changes
-            assert kept.outbox == left.outbox
-            assert kept.meta.get("next") == left.meta.get("next")
-        await after.leave()
-
-    asyncio.run(scenario())
-
-
-def test_a_damaged_state_behind_which_the_log_was_rewritten_stays():
-    async def scenario():
-        cluster = await with_changes_since_the_snapshot()
-        lose("changes")(cluster)
-        cluster.broker.norms(0).records[4] = None, b"another record"
-        after = Worker(cluster, "after")
+    cluster = await with_changes_since_the_snapshot()
+    damage(cluster)
+    for other in besides:
+        other(cluster)
+    left = cluster.store.contents(0).copy()
+    after = Worker(cluster, "after")
+    for _ in range(2):
         assert 0 not in await after.acquire()
-        assert cluster.store.suspension == SuspensionReason.LOG_REWRITTEN
-        assert cluster.next(0) == 5
-        await after.leave()
+        kept = cluster.store.contents(0)
+        assert kept.suspended["reason"] == (reason if is_whole(left.meta) else headless)
+        assert kept.changes == left.changes
+        assert kept.outbox == left.outbox
+        assert kept.meta.get("next") == left.meta.get("next")
+    await after.leave()
 
-    asyncio.run(scenario())
+
+async def test_a_damaged_state_behind_which_the_log_was_rewritten_stays():
+    cluster = await with_changes_since_the_snapshot()
+    lose("changes")(cluster)
+    cluster.broker.norms(0).records[4] = None, b"another record"
+    after = Worker(cluster, "after")
+    assert 0 not in await after.acquire()
+    assert cluster.store.suspension == SuspensionReason.LOG_REWRITTEN
+    assert cluster.next(0) == 5
+    await after.leave()
 
 
-def test_a_state_that_is_damaged_again_while_it_is_replaced_suspends_the_partition():
-    async def scenario():
-        cluster = await with_changes_since_the_snapshot()
+async def test_a_state_that_is_damaged_again_while_it_is_replaced_suspends_the_partition():
+    cluster = await with_changes_since_the_snapshot()
+    rename_an_outbox_entry(cluster)
+    real = cluster.store.write
+
+    async def write(guard, fields, **entries):
+        verdict = await real(guard, fields, **entries)
         rename_an_outbox_entry(cluster)
-        real = cluster.store.write
+        return verdict
 
-        async def write(guard, fields, **entries):
-            verdict = await real(guard, fields, **entries)
-            rename_an_outbox_entry(cluster)
-            return verdict
+    cluster.store.write = write
+    after = Worker(cluster, "after")
+    assert 0 not in await after.acquire()
+    assert cluster.store.suspension == SuspensionReason.DAMAGED
+    await after.leave()
 
-        cluster.store.write = write
+
+async def test_recreated_topic_waits_until_state_and_snapshot_are_deleted():
+    cluster = await Past().happen()
+    create_the_topic_again(cluster)
+    for delete in (lambda _: None, flush, forget_the_snapshot):
+        delete(cluster)
         after = Worker(cluster, "after")
-        assert 0 not in await after.acquire()
-        assert cluster.store.suspension == SuspensionReason.DAMAGED
-        await after.leave()
-
-    asyncio.run(scenario())
-
-
-def test_the_topic_recreated_with_the_same_records_is_applied_once_keys_and_snapshot_are_deleted():
-    async def scenario():
-        cluster = await Past().happen()
-        create_the_topic_again(cluster)
-        for delete in (lambda _: None, flush, forget_the_snapshot):
-            delete(cluster)
-            after = Worker(cluster, "after")
-            positions = await after.acquire()
-            if delete is not forget_the_snapshot:
-                assert cluster.store.suspension == SuspensionReason.OTHER_LOG
-                assert 0 not in positions
-                await after.leave()
-        assert positions == {0: 0}
-        assert cluster.store.contents(1).suspended["reason"] == SuspensionReason.OTHER_LOG
-        await after.leave()
-
-    asyncio.run(scenario())
+        positions = await after.acquire()
+        if delete is not forget_the_snapshot:
+            assert cluster.store.suspension == SuspensionReason.OTHER_LOG
+            assert 0 not in positions
+            await after.leave()
+    assert positions == {0: 0}
+    assert cluster.store.contents(1).suspended["reason"] == SuspensionReason.OTHER_LOG
+    await after.leave()
 
 
-def test_a_rebuild_that_is_interrupted_begins_again(monkeypatch):
-    async def scenario():
-        cluster = await Past().happen(erases=False)
-        before = cluster.store.contents(0).copy()
-        cluster.flush()
-        first, second = Worker(cluster, "first"), Worker(cluster, "second")
-        real = cluster.store.write
+async def test_a_rebuild_that_is_interrupted_begins_again(monkeypatch):
+    cluster = await Past().happen(erases=False)
+    before = cluster.store.contents(0).copy()
+    cluster.flush()
+    first, second = Worker(cluster, "first"), Worker(cluster, "second")
+    real = cluster.store.write
 
-        async def fenced(guard, fields, **entries):
-            await cluster.store.acquire(0, "somebody else", cluster.broker.topic, 2)
-            return await real(guard, fields, **entries)
+    async def fenced(guard, fields, **entries):
+        await cluster.store.acquire(0, "somebody else", cluster.broker.topic, 2)
+        return await real(guard, fields, **entries)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(cluster.store, "write", fenced)
-            with pytest.raises(Ended) as ended:
-                await first.acquire()
-        assert ended.value.reason is Ending.FENCED
-        assert cluster.store.contents(0).meta["next"] == "0"
-        assert (await second.acquire())[0] == 4
-        assert cluster.store.contents(0).pages == before.pages
-        await second.leave()
-
-    asyncio.run(scenario())
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.store, "write", fenced)
+        with pytest.raises(Ended) as ended:
+            await first.acquire()
+    assert ended.value.reason is Ending.FENCED
+    assert cluster.store.contents(0).meta["next"] == "0"
+    assert (await second.acquire())[0] == 4
+    assert cluster.store.contents(0).pages == before.pages
+    await second.leave()
 
 
-def test_how_far_a_rebuild_is_is_shown_and_then_no_more():
-    async def scenario():
-        cluster = await Past().happen()
-        cluster.flush()
-        shown = []
-        real = cluster.store.keep_suspension
+async def test_how_far_a_rebuild_is_is_shown_and_then_no_more():
+    cluster = await Past().happen()
+    cluster.flush()
+    shown = []
+    real = cluster.store.keep_suspension
 
-        async def keep_suspension(partition, reason, problem, remedy):
-            shown.append(reason)
-            await real(partition, reason, problem, remedy)
+    async def keep_suspension(partition, reason, problem, remedy):
+        shown.append(reason)
+        await real(partition, reason, problem, remedy)
 
-        cluster.store.keep_suspension = keep_suspension
-        after = Worker(cluster, "after")
-        await after.acquire()
-        assert set(shown) == {SuspensionReason.RESTORING}
-        assert cluster.store.contents(0).suspended == {}
-        await after.leave()
-
-    asyncio.run(scenario())
+    cluster.store.keep_suspension = keep_suspension
+    after = Worker(cluster, "after")
+    await after.acquire()
+    assert set(shown) == {SuspensionReason.RESTORING}
+    assert cluster.store.contents(0).suspended == {}
+    await after.leave()
 
 
 class Keyed(Worker):
@@ -508,58 +467,47 @@ async def whose_key_is_lost():
         ((flush_and_trim, forget_the_snapshot), SuspensionReason.LOG_BEGINS_LATE),
     ],
 )
-def test_without_the_key_a_partition_is_suspended_as_long_as_anything_has_names_by_it(
+async def test_without_the_key_a_partition_is_suspended_as_long_as_anything_has_names_by_it(
     damages, reason
 ):
-    async def scenario():
-        cluster, _ = await whose_key_is_lost()
-        for damage in damages:
-            damage(cluster)
-        after = Keyed(cluster, "after", "another-key-of-theirs")
-        assert 0 not in await after.acquire()
-        suspended = cluster.store.contents(0).suspended
-        assert suspended["reason"] == reason
-        if reason is SuspensionReason.ERASURE_KEY:
-            assert "docs/operate/erasure.md" in suspended["remedy"]
-        await after.leave()
-
-    asyncio.run(scenario())
+    cluster, _ = await whose_key_is_lost()
+    for damage in damages:
+        damage(cluster)
+    after = Keyed(cluster, "after", "another-key-of-theirs")
+    assert 0 not in await after.acquire()
+    suspended = cluster.store.contents(0).suspended
+    assert suspended["reason"] == reason
+    if reason is SuspensionReason.ERASURE_KEY:
+        assert "docs/operate/erasure.md" in suspended["remedy"]
+    await after.leave()
 
 
-def test_a_log_that_is_whole_is_applied_under_another_key_when_nothing_else_is_left():
-    async def scenario():
-        cluster, user = await whose_key_is_lost()
-        cluster.flush()
-        forget_the_snapshot(cluster)
-        after = Keyed(cluster, "after", "another-key-of-theirs")
-        assert (await after.acquire())[0] == 0
-        await after.decide()
-        ledger = after.processor.ledger
-        (name,) = ledger.state.erased.values()
-        outermost = ledger.state.datasets["d"]
-        known = ledger.state.erased.known_as(UserIds([user]), outermost, [outermost.erased])
-        assert list(known) == [name]
-        assert [number for (number, *_) in ledger.state.erasure] == [
-            ledger.state.erasure.ring.newest
-        ]
-        assert ledger.state.datasets["d"].exhausted_users == 1
-        await after.leave()
-
-    asyncio.run(scenario())
+async def test_a_log_that_is_whole_is_applied_under_another_key_when_nothing_else_is_left():
+    cluster, user = await whose_key_is_lost()
+    cluster.flush()
+    forget_the_snapshot(cluster)
+    after = Keyed(cluster, "after", "another-key-of-theirs")
+    assert (await after.acquire())[0] == 0
+    await after.decide()
+    ledger = after.processor.ledger
+    (name,) = ledger.state.erased.values()
+    outermost = ledger.state.datasets["d"]
+    known = ledger.state.erased.known_as(UserIds([user]), outermost, [outermost.erased])
+    assert list(known) == [name]
+    assert [number for (number, *_) in ledger.state.erasure] == [ledger.state.erasure.ring.newest]
+    assert ledger.state.datasets["d"].exhausted_users == 1
+    await after.leave()
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_new_owner_shows_the_last_snapshot_before_it_writes_one(lost):
-    async def scenario():
-        cluster = await Past().happen()
-        if lost:
-            cluster.flush()
-        for name in ("second", "third"):
-            worker = Worker(cluster, name)
-            await worker.acquire()
-            for partition in range(PARTITIONS):
-                shown = cluster.store.contents(partition).alive["pulse"]
-                assert decode_pulse(shown).snapshot == cluster.end(partition)
-            await worker.leave()
-
-    asyncio.run(scenario())
+async def test_a_new_owner_shows_the_last_snapshot_before_it_writes_one(lost):
+    cluster = await Past().happen()
+    if lost:
+        cluster.flush()
+    for name in ("second", "third"):
+        worker = Worker(cluster, name)
+        await worker.acquire()
+        for partition in range(PARTITIONS):
+            shown = cluster.store.contents(partition).alive["pulse"]
+            assert decode_pulse(shown).snapshot == cluster.end(partition)
+        await worker.leave()

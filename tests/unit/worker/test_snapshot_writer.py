@@ -10,7 +10,7 @@ from streams.store.snapshot import MANIFEST
 from streams.worker.ports import Ending
 from streams.worker.snapshot_writer import FIRST_AFTER, TIME_SHARE
 from tests.doubles.memory_broker import Effect, last_snapshot
-from tests.unit.worker.processors import Ended, run_in_virtual_time
+from tests.unit.worker.processors import Ended
 from tests.unit.worker.test_ownership import Cluster, Worker
 
 
@@ -40,176 +40,150 @@ async def held(worker, effect):
     return worker.gate.waiting.pop(effect)[0]
 
 
-def test_a_snapshot_goes_out_with_its_manifest_last():
-    async def scenario():
-        cluster = Cluster()
-        worker = await at_work(cluster)
-        processor = processor_of(worker)
-        assert processor.snapshots.reached is None
-        await processor.snapshot()
-        snapshot = last_snapshot(cluster.broker, 0)
-        assert snapshot.manifest.meta.next == processor.snapshots.reached == 4
-        assert list(cluster.broker.snapshots(0).records.values())[-1][0] == MANIFEST
-        await processor.snapshot()  # there is nothing new
-        assert manifests(cluster) == 1
-        await worker.leave()
-
-    asyncio.run(scenario())
+async def test_a_snapshot_goes_out_with_its_manifest_last():
+    cluster = Cluster()
+    worker = await at_work(cluster)
+    processor = processor_of(worker)
+    assert processor.snapshots.reached is None
+    await processor.snapshot()
+    snapshot = last_snapshot(cluster.broker, 0)
+    assert snapshot.manifest.meta.next == processor.snapshots.reached == 4
+    assert list(cluster.broker.snapshots(0).records.values())[-1][0] == MANIFEST
+    await processor.snapshot()  # there is nothing new
+    assert manifests(cluster) == 1
+    await worker.leave()
 
 
-def test_an_owner_that_was_replaced_before_it_begins_writes_nothing():
-    async def scenario():
-        cluster = Cluster()
-        older = await at_work(cluster, "older")
-        newer = Worker(cluster, "newer")
-        await newer.acquire()
-        await processor_of(older).snapshot()
-        assert last_snapshot(cluster.broker, 0) is None
-        await newer.leave()
-
-    asyncio.run(scenario())
+async def test_an_owner_that_was_replaced_before_it_begins_writes_nothing():
+    cluster = Cluster()
+    older = await at_work(cluster, "older")
+    newer = Worker(cluster, "newer")
+    await newer.acquire()
+    await processor_of(older).snapshot()
+    assert last_snapshot(cluster.broker, 0) is None
+    await newer.leave()
 
 
-def test_a_late_manifest_is_not_written(caplog):
-    async def scenario():
-        cluster = Cluster()
-        older = await at_work(cluster, "older")
-        older.gate.hold(Effect.COMMIT)
-        writer = asyncio.create_task(processor_of(older).snapshot())
-        commit = await held(older, Effect.COMMIT)
-        newer = Worker(cluster, "newer")
-        await newer.acquire()
-        cluster.broker.norms(0).append(b"one more")
-        await newer.decide()
-        await processor_of(newer).snapshot()
-        commit.set_result(None)
-        await writer
-        assert last_snapshot(cluster.broker, 0).manifest.meta.next == 5
-        await newer.leave()
+async def test_a_late_manifest_is_not_written(caplog):
+    caplog.set_level(logging.WARNING)
+    cluster = Cluster()
+    older = await at_work(cluster, "older")
+    older.gate.hold(Effect.COMMIT)
+    writer = asyncio.create_task(processor_of(older).snapshot())
+    commit = await held(older, Effect.COMMIT)
+    newer = Worker(cluster, "newer")
+    await newer.acquire()
+    cluster.broker.norms(0).append(b"one more")
+    await newer.decide()
+    await processor_of(newer).snapshot()
+    commit.set_result(None)
+    await writer
+    assert last_snapshot(cluster.broker, 0).manifest.meta.next == 5
+    await newer.leave()
 
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(scenario())
     own = [record for record in caplog.records if record.name == "turnstile.worker"]
     assert [record.levelname for record in own] == ["WARNING"]
 
 
-def test_a_state_that_went_back_is_not_written_over_one_that_was_further():
-    async def scenario():
-        cluster = Cluster()
-        worker = await at_work(cluster, "first")
-        await worker.partitions.pause()
-        older = cluster.store.copy()
-        cluster.broker.norms(0).append(b"one more")
-        await worker.acquire()
-        await worker.decide()
-        await processor_of(worker).snapshot()
-        await worker.leave()
-        cluster.store.restore(older)
-        second = Worker(cluster, "second")
-        assert (await second.acquire())[0] == 4
-        await processor_of(second).snapshot()
-        assert last_snapshot(cluster.broker, 0).manifest.meta.next == 5
-        assert manifests(cluster) == 1
-        await second.leave()
-
-    asyncio.run(scenario())
+async def test_a_state_that_went_back_is_not_written_over_one_that_was_further():
+    cluster = Cluster()
+    worker = await at_work(cluster, "first")
+    await worker.partitions.pause()
+    older = cluster.store.copy()
+    cluster.broker.norms(0).append(b"one more")
+    await worker.acquire()
+    await worker.decide()
+    await processor_of(worker).snapshot()
+    await worker.leave()
+    cluster.store.restore(older)
+    second = Worker(cluster, "second")
+    assert (await second.acquire())[0] == 4
+    await processor_of(second).snapshot()
+    assert last_snapshot(cluster.broker, 0).manifest.meta.next == 5
+    assert manifests(cluster) == 1
+    await second.leave()
 
 
-def test_a_failed_snapshot_delays_no_decision(caplog):
-    async def scenario():
-        cluster = Cluster()
-        worker = await at_work(cluster)
-        worker.gate.hold(Effect.SEND)
-        snapshot = asyncio.create_task(processor_of(worker).snapshot())
-        (await held(worker, Effect.SEND)).set_exception(NotSent("no answer"))
-        await snapshot
-        assert last_snapshot(cluster.broker, 0) is None
-        assert worker.ends.first is None
-        cluster.broker.norms(0).append(b"one more")
-        await worker.acquire()
-        await worker.decide()
-        await processor_of(worker).snapshot()
-        assert last_snapshot(cluster.broker, 0).manifest.meta.next == 5
-        await worker.leave()
-
-    asyncio.run(scenario())
+async def test_a_failed_snapshot_delays_no_decision(caplog):
+    cluster = Cluster()
+    worker = await at_work(cluster)
+    worker.gate.hold(Effect.SEND)
+    snapshot = asyncio.create_task(processor_of(worker).snapshot())
+    (await held(worker, Effect.SEND)).set_exception(NotSent("no answer"))
+    await snapshot
+    assert last_snapshot(cluster.broker, 0) is None
+    assert worker.ends.first is None
+    cluster.broker.norms(0).append(b"one more")
+    await worker.acquire()
+    await worker.decide()
+    await processor_of(worker).snapshot()
+    assert last_snapshot(cluster.broker, 0).manifest.meta.next == 5
+    await worker.leave()
     own = [record for record in caplog.records if record.name == "turnstile.worker"]
     assert [record.levelname for record in own] == ["WARNING"]
 
 
-def test_a_store_that_is_not_where_it_was_left_ends_the_worker_before_a_manifest_is_out():
-    async def scenario():
-        cluster = Cluster()
-        worker = await at_work(cluster)
-        cluster.store.contents(0).outbox.clear()
-        with pytest.raises(Ended) as ended:
-            await processor_of(worker).snapshot()
-        assert ended.value.reason is Ending.DAMAGED
-        assert last_snapshot(cluster.broker, 0) is None
-
-    asyncio.run(scenario())
+async def test_a_store_that_is_not_where_it_was_left_ends_the_worker_before_a_manifest_is_out():
+    cluster = Cluster()
+    worker = await at_work(cluster)
+    cluster.store.contents(0).outbox.clear()
+    with pytest.raises(Ended) as ended:
+        await processor_of(worker).snapshot()
+    assert ended.value.reason is Ending.DAMAGED
+    assert last_snapshot(cluster.broker, 0) is None
 
 
-def test_a_page_that_is_not_what_was_written_ends_the_worker_and_never_comes_into_a_snapshot():
-    async def scenario():
-        cluster = Cluster()
-        worker = await at_work(cluster)
-        writer = processor_of(worker).writer
-        await writer.merge(4, {"run:d/r": b"newer"})
-        cluster.store.contents(0).pages["run:d/r"] = b"older"
-        with pytest.raises(Ended) as ended:
-            await processor_of(worker).snapshot()
-        assert ended.value.reason is Ending.DAMAGED
-        assert last_snapshot(cluster.broker, 0) is None
-
-    asyncio.run(scenario())
+async def test_changed_page_ends_the_worker_and_enters_no_snapshot():
+    cluster = Cluster()
+    worker = await at_work(cluster)
+    writer = processor_of(worker).writer
+    await writer.merge(4, {"run:d/r": b"newer"})
+    cluster.store.contents(0).pages["run:d/r"] = b"older"
+    with pytest.raises(Ended) as ended:
+        await processor_of(worker).snapshot()
+    assert ended.value.reason is Ending.DAMAGED
+    assert last_snapshot(cluster.broker, 0) is None
 
 
-def test_a_snapshot_is_due_after_its_time_and_only_if_there_is_anything_new():
-    async def scenario():
-        worker = await at_work(Cluster(), snapshot_every=600.0)
-        processor = processor_of(worker)
-        assert not processor.snapshots.is_due()
-        await asyncio.sleep(FIRST_AFTER)
-        assert processor.snapshots.is_due()
-        await processor.snapshot()
-        processor.next = 5
-        await asyncio.sleep(599.0)
-        assert not processor.snapshots.is_due()
-        await asyncio.sleep(1.0)
-        assert processor.snapshots.is_due()
-        processor.next = 4
-        assert not processor.snapshots.is_due()
-        await worker.leave()
-
-    run_in_virtual_time(scenario())
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_snapshot_is_due_after_its_time_and_only_if_there_is_anything_new():
+    worker = await at_work(Cluster(), snapshot_every=600.0)
+    processor = processor_of(worker)
+    assert not processor.snapshots.is_due()
+    await asyncio.sleep(FIRST_AFTER)
+    assert processor.snapshots.is_due()
+    await processor.snapshot()
+    processor.next = 5
+    await asyncio.sleep(599.0)
+    assert not processor.snapshots.is_due()
+    await asyncio.sleep(1.0)
+    assert processor.snapshots.is_due()
+    processor.next = 4
+    assert not processor.snapshots.is_due()
+    await worker.leave()
 
 
-def test_no_snapshot_is_due_if_none_are_wanted():
-    async def scenario():
-        worker = await at_work(Cluster(), snapshot_every=0.0)
-        await asyncio.sleep(10 * FIRST_AFTER)
-        assert not processor_of(worker).snapshots.is_due()
-        await worker.leave()
-
-    run_in_virtual_time(scenario())
+@pytest.mark.usefixtures("virtual_time")
+async def test_no_snapshot_is_due_if_none_are_wanted():
+    worker = await at_work(Cluster(), snapshot_every=0.0)
+    await asyncio.sleep(10 * FIRST_AFTER)
+    assert not processor_of(worker).snapshots.is_due()
+    await worker.leave()
 
 
-def test_snapshots_take_no_more_than_their_share_of_the_time():
-    async def scenario():
-        worker = await at_work(Cluster(), snapshot_every=1.0)
-        processor = processor_of(worker)
-        worker.gate.hold(Effect.SEND)
-        snapshot = asyncio.create_task(processor.snapshot())
-        send = await held(worker, Effect.SEND)
-        await asyncio.sleep(10.0)
-        send.set_result(None)
-        await snapshot
-        processor.next = 5
-        await asyncio.sleep(10.0 / TIME_SHARE - 1.0)
-        assert not processor.snapshots.is_due()
-        await asyncio.sleep(1.0)
-        assert processor.snapshots.is_due()
-        await worker.leave()
-
-    run_in_virtual_time(scenario())
+@pytest.mark.usefixtures("virtual_time")
+async def test_snapshots_take_no_more_than_their_share_of_the_time():
+    worker = await at_work(Cluster(), snapshot_every=1.0)
+    processor = processor_of(worker)
+    worker.gate.hold(Effect.SEND)
+    snapshot = asyncio.create_task(processor.snapshot())
+    send = await held(worker, Effect.SEND)
+    await asyncio.sleep(10.0)
+    send.set_result(None)
+    await snapshot
+    processor.next = 5
+    await asyncio.sleep(10.0 / TIME_SHARE - 1.0)
+    assert not processor.snapshots.is_due()
+    await asyncio.sleep(1.0)
+    assert processor.snapshots.is_due()
+    await worker.leave()
