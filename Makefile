@@ -22,7 +22,7 @@ beside_types = @said=$$(mktemp); $(MAKE) --no-print-directory types > $$said 2>&
 	$(1); tests=$$?; wait $$types; wrong=$$?; cat $$said; rm -f $$said; exit $$((tests | wrong))
 
 .PHONY: help demo check test nightly debian test-torch test-huggingface lint style types docs examples reference lock audit pin image simulate chaos fuzz bench \
-	bench-torch gains papers clean
+	bench-torch gains papers theorems clean
 
 help:                             ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -136,6 +136,15 @@ gains: $(VENV)/installed          ## individual accounting beside the strongest 
 
 papers: $(VENV)/installed         ## results of the papers, computed again; table and plots in out/papers
 	$(BIN)/python -m bench.papers $(ARGS)
+
+theorems:                         ## the new theorems with their proofs, as out/theorems.pdf; needs tectonic or pdflatex
+	@mkdir -p out
+	@if command -v tectonic > /dev/null; then tectonic --outdir out docs/research/theorems.tex; \
+	elif command -v pdflatex > /dev/null; then for pass in 1 2; do pdflatex -halt-on-error \
+		-interaction nonstopmode -output-directory out docs/research/theorems.tex > out/theorems.txt \
+		|| { tail -n 20 out/theorems.txt; exit 1; }; done; \
+	else echo "No TeX was found: install tectonic, or pdflatex with amsmath and hyperref"; exit 1; fi
+	@echo "out/theorems.pdf is the paper"
 
 define environment
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed, and no python3 was found"; exit 1; }

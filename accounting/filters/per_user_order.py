@@ -4,8 +4,8 @@ A Rényi filter at one order a, with a budget B_a that alone implies (epsilon, d
 (epsilon, delta)-DP. The order may differ from user to user, and may be chosen from the user's own
 data. It is fixed when the user is enrolled, from that data and the outputs released before.
 
-The theorem and its proof are in ``docs/research/filters.md``, "Rényi order per user": the order is
-chosen before the user's first contribution. It is new and not peer reviewed.
+The theorem and its proof are in ``docs/research/theorems.tex``, "Rényi order per user": the order
+is chosen before the user's first contribution. It is new and not peer reviewed.
 
 The running sum at this order, converted with the whole delta, also holds at every stopping time
 (`docs/research/any-time.md`), as long as charges do not follow the user's own sampling coins.

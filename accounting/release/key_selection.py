@@ -15,7 +15,7 @@ has it, and never if no user has it (Korolova et al. 2009; Desfontaines, Voss, G
 The threshold is such that noise alone is above it with at most the probability of a mark. A user
 with a contribution a and a value v to each of some keys then loses no more than by adding a vector
 of the norm sqrt(sum of a^2 + v^2) to a Gaussian sum, in every measure (proof in
-`docs/research/key-selection.md`). The step is charged for that norm. The price of having no delta
+`docs/research/theorems.tex`). The step is charged for that norm. The price of having no delta
 is a larger threshold: it grows with the square root of the logarithm of the size of the universe.
 """
 

@@ -69,6 +69,17 @@ def test_every_theorem_has_an_anchor_of_its_own() -> None:
     assert len(set(titles)) == len(titles)
 
 
+def test_every_new_result_has_a_proof() -> None:
+    """The pages link to the file of the proofs, where a theorem has the name of its heading."""
+    source = (PAGES / "theorems.tex").read_text(encoding="utf-8").replace(r"\'e", "é")
+    proven = set(re.findall(r"\\begin\{(?:theorem|proposition)\}\[([^]]+)\]", source))
+    table = (PAGES / "new-results.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([A-Z].*?) \|", table, flags=re.M)
+    assert {name.partition(",")[0] for row in rows for name in row.split("; ")} == proven
+    entries = [one for one in theorems() if "[proof](theorems.tex)" in one.fields["Source"]]
+    assert {entry.title for entry in entries} <= proven
+
+
 @pytest.mark.parametrize("page", NAMED, ids=lambda page: page.name)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
