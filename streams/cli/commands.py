@@ -532,7 +532,7 @@ _OPERATIONS: Final = (
             *page_options("127.0.0.1:8481"),
             arg(
                 "--most N",
-                "the odometer records that the index can hold, 16 bytes each",
+                "the records that the portal can hold, about 100 bytes of disk each",
                 whole(2**10, 2**32),
                 default=2**24,
             ),

@@ -28,7 +28,7 @@ from streams.web.dashboard import Dashboard
 from streams.web.links import Claims, LinkKeys, Visits, link_to
 from streams.web.owner import Owners
 from streams.web.portal import Portal
-from streams.web.reading import RecordReader
+from streams.web.record_reader import RecordReader
 from streams.web.sessions import Sessions
 from streams.web.watching import Watch
 

@@ -6,26 +6,22 @@ answers to a query when that number has changed.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
-from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from streams.answerer.answer_table import AnswerSeries, AnswerTable, shown_moment
 from streams.answerer.published_answers import AnswerRecord, read_answers
-from streams.config import Config, ConfigurationError, failure_of
-from streams.sdk.errors import ConflictingDecisions, ServiceUnavailable, Unusable
-
-logger = logging.getLogger("turnstile.answers")
+from streams.config import Config
+from streams.web.sources import Source, SourceThreads
 
 MOST_WINDOWS: Final = 3000
 """The windows that are kept for each query of a run: eight years of days."""
-_ANSWERS_WITHIN, _AGAIN_AFTER = 5.0, 3.0  # seconds
 
 
-class AnswerReader:
+class AnswerReader(SourceThreads):
     """Reads the published answers in a thread, from the first one on.
 
     Args:
@@ -33,21 +29,14 @@ class AnswerReader:
     """
 
     def __init__(self, config: Config) -> None:
-        self._config = replace(config, timeout=min(config.timeout, _ANSWERS_WITHIN))
-        self._closed, self._lock = threading.Event(), threading.Lock()
-        self._table, self._records = AnswerTable(MOST_WINDOWS), Counter[tuple[str, str]]()
-        self._problem: str | None = None
-        self._thread = threading.Thread(target=self._follow, name="turnstile-answers", daemon=True)
+        super().__init__(config)
+        self._lock = threading.Lock()
+        self._topic = Source("answers", problem=None)
+        self._forget()
 
     def start(self) -> None:
         """Start reading."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._closed.set()
-        if self._thread.is_alive():
-            self._thread.join(2 * _ANSWERS_WITHIN)
+        self.run(partial(self.repeat, self._topic, self._read))
 
     def add(self, record: AnswerRecord) -> None:
         """Add an answer or a correction."""
@@ -65,7 +54,7 @@ class AnswerReader:
                 {"dataset": dataset, "query": query, "records": count}
                 for (dataset, query), count in self._records.items()
             ]
-            return {"problem": self._problem, "queries": queries}
+        return {"problem": self._topic.problem, "queries": queries}
 
     def answers_to(self, dataset: str, query: str) -> dict[str, Any] | None:
         """Return the answers to a query, or None if there are none.
@@ -77,33 +66,18 @@ class AnswerReader:
         wanted = (one for one in every if (one.dataset, one.query) == (dataset, query))
         return next(map(_shown, wanted), None)
 
-    def _follow(self) -> None:
-        """Read the topic until ``close``; after an error, read it again from the beginning."""
-        while not self._closed.is_set():
-            try:
-                self._read()
-            except (ConfigurationError, ConflictingDecisions, ServiceUnavailable) as error:
-                self._note(str(error))
-            except Unusable:
-                return  # closed
-            except Exception as error:  # the dashboard keeps running
-                logger.error("reading answers failed: %s", failure_of(error))
-                self._note(f"reading answers failed: {type(error).__name__}")
-            self._closed.wait(_AGAIN_AFTER)
+    def _forget(self) -> None:
+        with self._lock:
+            self._table = AnswerTable(MOST_WINDOWS)
+            self._records = Counter[tuple[str, str]]()
 
     def _read(self) -> None:
-        is_new = True
-        for record in read_answers(self._config, follow=True, closed=self._closed):
-            if is_new:  # until then, the page shows the answers of the reading before
-                with self._lock:
-                    self._table, self._problem = AnswerTable(MOST_WINDOWS), None
-                    self._records.clear()
-                is_new = False
+        records = read_answers(self.config, follow=True, closed=self.closed)
+        for number, record in enumerate(records):
+            if not number:  # until then, the page shows the answers of the reading before
+                self._forget()
+                self._topic.answered()
             self.add(record)
-
-    def _note(self, problem: str) -> None:
-        with self._lock:
-            self._problem = problem
 
 
 def _shown(series: AnswerSeries) -> dict[str, Any]:

@@ -28,8 +28,6 @@ from streams.web.live_facts import ServiceFacts
 from streams.web.sessions import Sessions, TooManyTries
 from streams.web.site import PageEvent, Site
 
-EVERY = 1.0  # seconds
-MOST_READERS = 64
 MOST_OF_VISITORS = 32
 """Maximum number of pages without a login. The other places are for logged-in operators."""
 MOST_OF_A_SESSION = 8
@@ -39,6 +37,12 @@ _VISITORS = "visitors"
 
 class Dashboard(Site):
     """The dashboard's server."""
+
+    pages = "dashboard", "answers"
+    cookie_name = "turnstile"
+    every = 1.0
+    most_readers = 64
+    largest = 2 * _LONGEST_PASSWORD
 
     def __init__(
         self,
@@ -56,22 +60,12 @@ class Dashboard(Site):
             facts: the content of the page about the service.
             answers: collects the content of the page with the answers.
             sessions: of operators, who may see data about users.
-            address: host:port to listen on; port 0 takes a free port.
+            address: as in ``Site``, and the next two.
             certificate: for TLS.
-            page: the URL at which browsers reach the page through a proxy.
+            page: the URL behind a proxy.
         """
         self._facts, self._answers, self._sessions = facts, answers, sessions
-        super().__init__(
-            "dashboard",
-            address,
-            cookie="turnstile",
-            every=EVERY,
-            most_readers=MOST_READERS,
-            largest=2 * _LONGEST_PASSWORD,
-            page=page,
-            certificate=certificate,
-            further=("answers",),
-        )
+        super().__init__(address, certificate, page=page)
         self.get("/events", partial(self._sent, self._seen_by))
         self.get("/answers-events", partial(self._sent, self._answers_seen_by))
         self.get("/answers-of", self._answers_of)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,30 +30,14 @@ from streams.records import OdometerRecord
 from streams.sdk.decisions import UNREADABLE
 from streams.sdk.followers import Followed, distinct_rejects
 from streams.store.store_port import Glance
+from streams.web.sources import NOT_YET, Source
 from streams.web.spending import Spending
 
-NOT_YET = "not looked at yet"
 ESSENTIAL = ("Kafka", "Redis")
-STALE_AFTER = 5.0
-"""The seconds for which an answer is awaited before a source counts as away."""
-
-
-@dataclass
-class Side:
-    """A source of facts about a service: Kafka, Redis or a topic."""
-
-    problem: str | None = NOT_YET
-    seen: float = 0.0  # when it last answered, on a monotonic clock; 0: never
-    asked: float | None = None  # since when an answer is awaited; None: none is
-
-    def is_away(self, now: float) -> bool:
-        """Return whether its facts may be outdated."""
-        is_silent = self.asked is not None and now - self.asked > STALE_AFTER
-        return self.problem is not None or is_silent
 
 
 def alarms_of(
-    sides: Mapping[str, Side],
+    sources: Iterable[Source],
     partitions: Iterable[PartitionStatus],
     workers: Iterable[WorkerSeen],
     now: float,
@@ -61,16 +45,13 @@ def alarms_of(
     """Return all alarms, the worst first: level, what is wrong, what to do, and the subject.
 
     Args:
-        sides: the sources, by name.
+        sources: of the facts.
         partitions: the state of all partitions.
         workers: their answers over HTTP.
         now: the time on the clock of the sources.
     """
     tables = [
-        *(
-            Table("sources", [_away(name, side, now)], {"side": name})
-            for name, side in sides.items()
-        ),
+        *(Table("sources", [_away(one, now)], {"side": one.name}) for one in sources),
         *map(of_partition, partitions),
         *map(of_worker, workers),
     ]
@@ -81,18 +62,19 @@ def alarms_of(
     return sorted(alarms, key=lambda alarm: alarm["level"] is not Level.WRONG)
 
 
-def _away(name: str, side: Side, now: float) -> Row:
-    is_essential, what = name in ESSENTIAL, f"{name}: {side.problem or 'does not answer'}"
-    if side.problem == NOT_YET:
+def _away(source: Source, now: float) -> Row:
+    name, is_essential = source.name, source.name in ESSENTIAL
+    what = f"{name}: {source.problem or 'does not answer'}"
+    if source.problem == NOT_YET:
         return is_essential and Level.WARNING, what, "", "Wait a moment"
     if not is_essential:
-        return side.is_away(now) and Level.WARNING, what, "", "The other facts are still shown"
-    old = f"The facts are {now - side.seen:.0f} s old. " if side.seen else ""
+        return source.is_away(now) and Level.WARNING, what, "", "The other facts are still shown"
+    old = f"The facts are {now - source.seen:.0f} s old. " if source.seen else ""
     do = (
         f"{old}Nothing is decided without it. Start {name}, or set TURNSTILE_{name.upper()}; "
         "`turnstile doctor` has details. This page recovers without a reload"
     )
-    return side.is_away(now) and Level.WRONG, what, "", do
+    return source.is_away(now) and Level.WRONG, what, "", do
 
 
 RATE_OVER = 10.0
@@ -123,7 +105,7 @@ class ServiceFacts:
     """The last facts about a service. Any thread may call every method.
 
     Attributes:
-        sides: the sources, by name.
+        sources: Kafka, Redis and the followed topics, by name.
         topics: when Kafka and Redis last answered; None before.
         workers: the last answers of the known workers.
     """
@@ -135,7 +117,7 @@ class ServiceFacts:
             delta: the delta of the epsilons.
             sources: the names of the topics that are followed.
         """
-        self.sides = {name: Side() for name in (*ESSENTIAL, *sources)}
+        self.sources = {name: Source(name) for name in (*ESSENTIAL, *sources)}
         self.topics: TopicsSeen | None = None
         self.workers: list[WorkerSeen] = []
         self._delta = delta
@@ -192,11 +174,10 @@ class ServiceFacts:
         workers = [asdict(worker) for worker in self.workers]
         return {
             "time": time.time(),
-            "alarms": alarms_of(self.sides, overview.partitions, self.workers, now),
+            "alarms": alarms_of(self.sources.values(), overview.partitions, self.workers, now),
             "sides": {
-                name: {"age": now - side.seen if side.seen else None, "away": side.is_away(now)}
-                for name in ESSENTIAL
-                for side in (self.sides[name],)
+                one.name: {"age": now - one.seen if one.seen else None, "away": one.is_away(now)}
+                for one in map(self.sources.__getitem__, ESSENTIAL)
             },
             "partitions": partitions,
             "rate": sum(rates.values()),

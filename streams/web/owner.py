@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
 from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
+from streams.operations.status import DatasetStatus
 from streams.records import HALT_REASONS, Policy
-from streams.sdk.errors import ServiceUnavailable
-from streams.web.indexes import Episode, IndexFull
 from streams.web.links import Claims
-from streams.web.reading import Account, NotYet, Point, RecordReader
+from streams.web.record_reader import RecordReader
+from streams.web.user_records import Account, Episode, Point
 
 _MOST_EPISODES = 100
 _WHOLE = 1 - 1e-9
@@ -26,79 +27,58 @@ class Owners:
     """Builds the content of the portal.
 
     Args:
-        records: of the service.
+        reader: of the service's records.
         delta: for converting odometers and budgets to epsilon.
         now: returns seconds since 1970.
     """
 
     def __init__(
-        self, records: RecordReader, delta: float, now: Callable[[], float] = time.time
+        self, reader: RecordReader, delta: float, now: Callable[[], float] = time.time
     ) -> None:
-        self._records, self._delta, self._now = records, delta, now
+        self._reader, self._delta, self._now = reader, delta, now
 
     def content(self, claims: Claims) -> dict[str, Any]:
         """Return the content of the page for the user of a link.
 
         ``state`` is "ready", "away", or "reading", with the share that was read in ``done``. If
-        ``is_away``, the content may be outdated: Kafka does not answer, and last did at
-        ``answered``.
+        ``is_away``, Kafka does not answer, and the content may be older than ``as_of``.
         """
+        records = self._reader.records
         common: dict[str, Any] = {
             "user": str(claims.user) if claims.pseudonyms is None else None,
             "ends": claims.ends,
             "delta": self._delta,
             "now": self._now(),
-            "as_of": self._records.as_of,
-            "is_away": self._records.is_away,
-            "answered": self._records.answered,
+            "as_of": self._reader.as_of,
+            "is_away": self._reader.is_away,
         }
-        try:
-            accounts = self._records.accounts(claims.user, claims.datasets)
-        except NotYet as error:
-            return {**common, "state": "reading", "done": error.done}
-        except IndexFull:
-            return {**common, "state": "away"}
-        except ServiceUnavailable:
-            return {**common, "state": "away", "is_away": True}
-        try:
-            episodes = self._records.episodes(claims.user)
-        except NotYet:
-            episodes = None
-        names = list(claims.datasets) or sorted({*accounts, *(e.dataset for e in episodes or ())})
-        found = {name: accounts.get(name, Account()) for name in names}
-        shown = [
-            self._dataset(policy, account, episodes)
-            for name, account in found.items()
-            if (policy := self._own_policy(claims, name, account)) is not None
-        ]
+        own = records.of(claims.user)
+        if own is None:
+            state = "away" if records.is_full else "reading"
+            return {**common, "state": state, "done": records.done}
+        names = list(claims.datasets)
+        names = names or sorted({*own.accounts, *(one.dataset for one in own.episodes)})
+        shown = []
+        for name in names:
+            account, dataset = own.accounts.get(name, Account()), self._reader.datasets.get(name)
+            if dataset is not None and _is_own(claims, dataset.policy, account):
+                episodes = [one for one in own.episodes if one.dataset == name]
+                shown.append(self._dataset(dataset, account, episodes))
         return {
             **common,
             "state": "ready",
             "datasets": shown,
             "not_shown": len(names) - len(shown),
             "all": not claims.datasets,
-            "halts_known": episodes is not None,
-            "halts_since": self._records.halts_since,
+            "halts_since": records.halts_since,
         }
 
-    def _own_policy(self, claims: Claims, dataset: str, account: Account) -> Policy | None:
-        """Return the policy of a dataset, or None if the account there may be of another person."""
-        policy = self._records.policy(dataset)
-        if policy is None or (policy.pseudonyms or None) != claims.pseudonyms:
-            return None
-        if account.is_doubtful:
-            return None
-        if account.points:
-            _, _, bound, order = account.points[-1]
-            return None if spent_share(policy, bound, order) is None else policy
-        return policy
-
     def _dataset(
-        self, policy: Policy, account: Account, episodes: list[Episode] | None
+        self, dataset: DatasetStatus, account: Account, episodes: list[Episode]
     ) -> dict[str, Any]:
+        policy = dataset.policy
         points = [self._point(policy, point) for point in account.points]
         order = account.points[-1].order if account.points else None
-        own = [one for one in episodes or () if one.dataset == policy.dataset]
         return {
             "dataset": policy.dataset,
             "measure": policy.measure,
@@ -107,40 +87,10 @@ class Owners:
             "budget": budget_epsilon(policy, order, self._delta),
             "risk": policy.risk(order=order if order in policy.orders else None)._asdict(),
             "only_budget": policy.has_sampled_levels,  # no smaller epsilon is a guarantee
-            "spent": self._spent(policy, account, points),
+            "spent": None if account.is_erased else (points or [self._first_tick(policy)])[-1],
             "points": points,
-            "state": self._state(policy, account, points, own),
-            "halts": [] if account.is_erased else [_episode(e) for e in own[:_MOST_EPISODES]],
-        }
-
-    def _state(
-        self, policy: Policy, account: Account, points: list[dict[str, Any]], own: list[Episode]
-    ) -> str:
-        """Return the state of an account, which is "spent" only after a HALT that says so.
-
-        The odometer is rounded up: if it is at the budget, less than one tick may be left.
-        """
-        if account.is_erased:
-            return "erased"
-        if any(episode.exhausted for episode in own):
-            return "spent"
-        if self._records.is_closed(policy.dataset):
-            return "closed"
-        return "nearly" if points and (points[-1]["share"] or 0.0) >= _WHOLE else "open"
-
-    def _spent(
-        self, policy: Policy, account: Account, points: list[dict[str, Any]]
-    ) -> dict[str, Any] | None:
-        """Return a bound on the spending: the first tick until there is an odometer record."""
-        if account.is_erased:
-            return None
-        if points:
-            return points[-1]
-        shares = zip(policy.first_tick, policy.budget, strict=True)
-        return {
-            "time": None,
-            "epsilon": None if policy.has_sampled_levels else policy.first_epsilon(self._delta),
-            "share": max(units / budget for units, budget in shares),
+            "state": _state(account, points, episodes, is_closed=dataset.closed),
+            "halts": [] if account.is_erased else [_halts(e) for e in episodes[:_MOST_EPISODES]],
         }
 
     def _point(self, policy: Policy, point: Point) -> dict[str, Any]:
@@ -150,13 +100,46 @@ class Owners:
             "share": spent_share(policy, point.bound, point.order),
         }
 
+    def _first_tick(self, policy: Policy) -> dict[str, Any]:
+        """Return the bound on the spending of a user without an odometer record."""
+        shares = zip(policy.first_tick, policy.budget, strict=True)
+        return {
+            "time": None,
+            "epsilon": None if policy.has_sampled_levels else policy.first_epsilon(self._delta),
+            "share": max(units / budget for units, budget in shares),
+        }
+
+
+def _is_own(claims: Claims, policy: Policy, account: Account) -> bool:
+    """Return whether an account is of the link's user, and its bound of this policy."""
+    if (policy.pseudonyms or None) != claims.pseudonyms or account.is_doubtful:
+        return False
+    last = account.points[-1:]
+    return all(spent_share(policy, point.bound, point.order) is not None for point in last)
+
+
+def _state(
+    account: Account, points: list[dict[str, Any]], episodes: list[Episode], *, is_closed: bool
+) -> str:
+    """Return the state of an account, which is "spent" only after a HALT that says so.
+
+    The odometer is rounded up: if it is at the budget, less than one tick may be left.
+    """
+    if account.is_erased:
+        return "erased"
+    if any(episode.exhausted for episode in episodes):
+        return "spent"
+    if is_closed:
+        return "closed"
+    return "nearly" if points and points[-1]["share"] >= _WHOLE else "open"
+
 
 _TEXTS = {reason.name: reason.to_user for reason in HALT_REASONS.values()}
 
 
-def _episode(one: Episode) -> dict[str, Any]:
+def _halts(one: Episode) -> dict[str, Any]:
     return {
-        **asdict(one),
+        **msgspec.structs.asdict(one),
         "because": _TEXTS.get(one.reason, ""),
         "refused_by": one.refused_by if one.refused_by != one.dataset else None,
     }

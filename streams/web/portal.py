@@ -29,19 +29,22 @@ from streams.web.links import LONGEST_TOKEN, Claims, LinkKeys, TokenKind, Unusab
 from streams.web.owner import Owners
 from streams.web.site import PageEvent, Site
 
-EVERY = 5.0  # seconds
-MOST_READERS = 512
 MOST_OF_A_USER = 8
 """Maximum number of pages of one user that receive events at the same time."""
 _OPENED = (
     "this link was opened before, or it was revoked. Ask for another one where you got it, and say "
     "there if you did not open this one yourself"
 )
-_LARGEST = LONGEST_TOKEN + 1024
 
 
 class Portal(Site):
     """The portal's server."""
+
+    pages = ("portal",)
+    cookie_name = "turnstile-portal"
+    every = 5.0
+    most_readers = 512
+    largest = LONGEST_TOKEN + 1024
 
     def __init__(
         self,
@@ -60,22 +63,13 @@ class Portal(Site):
             owners: returns the content of the page.
             keys: of links.
             visits: the links that were opened or revoked.
-            address: host:port to listen on; port 0 takes a free port.
+            address: as in ``Site``, and the next two.
             certificate: for TLS.
-            page: the URL at which browsers reach the page through a proxy.
+            page: the URL behind a proxy.
             now: seconds since 1970.
         """
         self._owners, self._keys, self._visits, self._now = owners, keys, visits, now
-        super().__init__(
-            "portal",
-            address,
-            cookie="turnstile-portal",
-            every=EVERY,
-            most_readers=MOST_READERS,
-            largest=_LARGEST,
-            page=page,
-            certificate=certificate,
-        )
+        super().__init__(address, certificate, page=page)
         self.post("/enter", self._enter)
         self.post("/leave", self._leave)
         self.get("/events", self._events)

@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from contextlib import suppress
-from importlib import resources
-from typing import Any, NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 from aiohttp import web
 
-from streams.http_server import HEADERS, Handler, HttpServer
+from streams.http_server import HEADERS, HttpServer
 from streams.web.sessions import SessionCookie
 
-_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_STATIC = Path(__file__).with_name("static")
 _RETRY = b"retry: 2000\n\n"
 """Makes a browser ask again two seconds after the last event."""
 
@@ -33,46 +34,39 @@ class PageEvent(NamedTuple):
 
 
 class Site(HttpServer):
-    """A server of a page, and of further pages with the same sessions."""
+    """A server of pages with the same sessions."""
+
+    pages: ClassVar[tuple[str, ...]]
+    """The names of the pages and of their files. The first page is at /, the others at their
+    names."""
+    cookie_name: ClassVar[str]
+    every: ClassVar[float]
+    """Seconds from one event to the next."""
+    most_readers: ClassVar[int]
+    """Maximum number of pages that receive events at the same time."""
+    largest: ClassVar[int]
+    """Maximum size of a request body, in bytes."""
 
     def __init__(
-        self,
-        name: str,
-        address: str,
-        *,
-        cookie: str,
-        every: float,
-        most_readers: int,
-        largest: int,
-        page: str | None = None,
-        certificate: ssl.SSLContext | None = None,
-        further: Sequence[str] = (),
+        self, address: str, certificate: ssl.SSLContext | None = None, *, page: str | None = None
     ) -> None:
         """Describe the server; ``start`` listens.
 
         Args:
-            name: of the page and its files in the folder ``static``.
             address: host:port to listen on; port 0 takes a free port.
-            cookie: the name of the cookie of a session.
-            every: seconds from one event to the next.
-            most_readers: maximum number of pages that receive events at the same time.
-            largest: maximum size of a request body, in bytes.
-            page: the URL at which browsers reach the page through a proxy.
             certificate: for TLS.
-            further: the names of further pages; each is at the path of its name.
+            page: the URL at which browsers reach the first page through a proxy.
         """
-        super().__init__(address, page=page, certificate=certificate, largest=largest)
-        self.cookie = SessionCookie(cookie, self.is_encrypted)
-        self._every, self._most_readers = every, most_readers
+        super().__init__(address, page=page, certificate=certificate, largest=self.largest)
+        self.cookie = SessionCookie(self.cookie_name, self.is_encrypted)
         self._readers: Counter[Hashable] = Counter()
         self._closing = asyncio.Event()
-        for file in resources.files("streams.web").joinpath("static").iterdir():
-            part, _, kind = file.name.partition(".")
-            if part in ("common", name, *further):
+        for file in _STATIC.iterdir():
+            if file.stem in ("common", *self.pages):
                 path = f"/{file.name}"
-                if kind == "html":
-                    path = "/" if part == name else f"/{part}"
-                self.get(path, _file(file.read_bytes(), _KINDS[kind]))
+                if file.suffix == ".html":
+                    path = "/" if file.stem == self.pages[0] else f"/{file.stem}"
+                self.get(path, partial(_file, file))
 
     async def stop(self) -> None:
         """End all events and stop listening."""
@@ -94,7 +88,7 @@ class Site(HttpServer):
             most: maximum number of places of this holder.
             next_event: returns an event; called in any thread.
         """
-        if self._readers[holder] >= most or self._readers.total() >= self._most_readers:
+        if self._readers[holder] >= most or self._readers.total() >= self.most_readers:
             raise web.HTTPServiceUnavailable(text="too many pages are open")
         answer = web.StreamResponse(
             headers={**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
@@ -109,7 +103,7 @@ class Site(HttpServer):
                     await answer.write(_RETRY)
                     break
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._closing.wait(), self._every)
+                    await asyncio.wait_for(self._closing.wait(), self.every)
         except ConnectionResetError:
             pass  # the page was closed
         finally:
@@ -123,8 +117,5 @@ def _event(content: Any) -> bytes:
     return b"data: " + msgspec.json.encode(content, enc_hook=str) + b"\n\n"
 
 
-def _file(content: bytes, kind: str) -> Handler:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(body=content, content_type=kind, charset="utf-8")
-
-    return answer
+async def _file(path: Path, _: web.Request) -> web.FileResponse:
+    return web.FileResponse(path)

@@ -16,33 +16,21 @@ The last two, and the numbers of users and runs, are data about people, and are 
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
-from streams.config import Config, Unavailable, failure_of
+from streams.config import Config
 from streams.kafka.topics import Topics
 from streams.ledger.outputs import Channel
 from streams.operations.endpoints import ask_workers
 from streams.operations.status import look_at, read_glances
-from streams.sdk.errors import ServiceUnavailable, Unusable
 from streams.sdk.followers import Followed, Reading
 from streams.sdk.kafka_connection import read_topic
-from streams.web.live_facts import NOT_YET, ServiceFacts
-
-T = TypeVar("T")
-
-logger = logging.getLogger("turnstile.watching")
-
-_ANSWERS_WITHIN = 5.0
-_AGAIN_AFTER = 3.0
+from streams.web.live_facts import ServiceFacts
+from streams.web.sources import SourceThreads
 
 
-class Watch:
+class Watch(SourceThreads):
     """Observes a service.
 
     Attributes:
@@ -57,90 +45,52 @@ class Watch:
             workers: host:port of the known workers' HTTP servers.
             delta: the delta of the epsilons.
         """
-        # An outage is shown soon.
-        self._config = replace(config, timeout=min(config.timeout, _ANSWERS_WITHIN))
+        super().__init__(config)
         self.facts = ServiceFacts(delta, [Channel.REJECTS.value, Channel.ODOMETER.value])
         self._addresses = workers
-        self._closed = threading.Event()
-        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Start the threads."""
-        work: list[Callable[[], None]] = [self._look_at_service]
-        if self._addresses:
-            work.append(self._look_at_workers)
-        work.append(partial(self._follow, Channel.REJECTS, self.facts.follow_rejects))
-        work.append(partial(self._follow, Channel.ODOMETER, self.facts.follow_odometer))
-        for one in work:
-            thread = threading.Thread(target=one, name="turnstile-watch", daemon=True)
-            thread.start()
-            self._threads.append(thread)
-
-    def close(self) -> None:
-        """Stop the threads."""
-        self._closed.set()
-        for thread in self._threads:
-            thread.join(2 * _ANSWERS_WITHIN)
+        self.run(
+            self._look_at_service,
+            self._look_at_workers,
+            partial(self._follow, Channel.REJECTS, self.facts.follow_rejects),
+            partial(self._follow, Channel.ODOMETER, self.facts.follow_odometer),
+        )
 
     def _look_at_service(self) -> None:
-        with Topics(self._config) as topics:
-            while not self._closed.is_set():
+        with Topics(self.config) as topics:
+            while not self.closed.is_set():
                 self._look(topics)
-                self._closed.wait(1.0)
+                self.closed.wait(1.0)
 
     def _look(self, topics: Topics) -> None:
-        seen = self._ask("Kafka", lambda: look_at(topics, self._config))
+        kafka, redis = self.facts.sources["Kafka"], self.facts.sources["Redis"]
+        seen = kafka.ask(partial(look_at, topics, self.config))
         known = seen or self.facts.topics
         partitions = 1 if known is None else known.partitions
-        glances = self._ask("Redis", lambda: read_glances(self._config, partitions))
+        glances = redis.ask(partial(read_glances, self.config, partitions))
         if seen is None or glances is None:
             return
         # After the glances: the end of the log is never behind what was decided then.
-        log = self._ask("Kafka", lambda: topics.extents(partitions))
+        log = kafka.ask(partial(topics.extents, partitions))
         if log is not None:
-            self.facts.see(self._config.prefix, seen, glances, log)
+            self.facts.see(self.config.prefix, seen, glances, log)
 
     def _look_at_workers(self) -> None:
-        while not self._closed.is_set():
+        while self._addresses and not self.closed.is_set():
             self.facts.workers = ask_workers(self._addresses)
-            self._closed.wait(2.0)
-
-    def _ask(self, name: str, question: Callable[[], T]) -> T | None:
-        """Return the answer of a source, or None if it does not answer."""
-        side = self.facts.sides[name]
-        side.asked = time.monotonic()
-        try:
-            answer = question()
-        except Unavailable as error:
-            side.problem = str(error)
-        except Exception as error:  # the other sources continue
-            logger.error("%s: %s", name, failure_of(error))
-            side.problem = f"it failed: {type(error).__name__}"
-        else:
-            side.problem, side.seen = None, time.monotonic()
-            return answer
-        finally:
-            side.asked = None
-        return None
+            self.closed.wait(2.0)
 
     def _follow(self, channel: Channel, follow: Callable[[Iterator[Followed]], None]) -> None:
-        """Read a topic until the watch is closed; record errors, and try again."""
-        side = self.facts.sides[channel.value]
-        while not self._closed.is_set():
-            if self.facts.topics is None:  # the policies come first
-                if self.facts.sides["Kafka"].problem not in (None, NOT_YET):
-                    side.problem = "not read, since Kafka does not answer"
-                self._closed.wait(0.05)
-                continue
-            try:
-                records = read_topic(self._config, channel, Reading("earliest"), self._closed)
-                side.problem, side.seen = None, time.monotonic()
-                follow(records)
-            except Unusable:
-                return  # closed
-            except ServiceUnavailable as error:
-                side.problem = str(error)
-            except Exception as error:  # the other sources continue
-                logger.error("reading %s: %s", channel.value, failure_of(error))
-                side.problem = f"it failed: {type(error).__name__}"
-            self._closed.wait(_AGAIN_AFTER)
+        source = self.facts.sources[channel.value]
+
+        def read() -> None:
+            records = read_topic(self.config, channel, Reading("earliest"), self.closed)
+            source.answered()
+            follow(records)
+
+        # The policies come first: without them no spending is counted.
+        while self.facts.topics is None and not self.closed.wait(0.05):
+            pass
+        self.repeat(source, read)

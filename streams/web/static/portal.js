@@ -264,14 +264,14 @@ function showOwn(own) {
 function lastLook(own) {
   const again = "This page tries again automatically.";
   if (!own.is_away) return again;
-  return own.answered ? `They were last read on ${moment(own.answered)}. ${again}` : again;
+  return own.as_of ? `They were last read on ${moment(own.as_of)}. ${again}` : again;
 }
 
 function showDatasets(own) {
   // Draw the datasets only if they look different, so that a text selection stays.
   const width = Math.max(240, Math.min(640, at("datasets").clientWidth - 56));
   const minute = Math.floor(own.now / 60);
-  const key = JSON.stringify([own.datasets, own.not_shown, own.halts_known, width, minute]);
+  const key = JSON.stringify([own.datasets, own.not_shown, own.halts_since, width, minute]);
   if (key === shown) return;
   shown = key;
   at("datasets").replaceChildren(...own.datasets.map((dataset) => card(dataset, own, width)));
@@ -287,8 +287,7 @@ function showDatasets(own) {
         : `${own.not_shown} more datasets cannot be shown at the moment.`,
     );
   }
-  if (!own.halts_known) rest.push("The list of results without your data is still being read.");
-  else if (own.halts_since) {
+  if (own.halts_since) {
     rest.push(`The lists of results without your data begin on ${moment(own.halts_since)}.`);
   }
   at("not-shown").hidden = !rest.length;

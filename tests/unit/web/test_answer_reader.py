@@ -12,6 +12,7 @@ from streams.answerer.published_answers import AnswerRecord
 from streams.config import Config
 from streams.sdk.errors import ServiceUnavailable, Unusable
 from streams.web import answer_reader as module
+from streams.web import sources
 from streams.web.answer_reader import AnswerReader
 from tests.unit.answerer.published import answer, correction, day, moment
 from tests.waiting import eventually
@@ -22,7 +23,7 @@ BLOCK = [answer(at, 10.0, provisional_until=moment(2)) for at in range(2)]
 def test_answers_after_a_failure_are_those_of_the_new_reading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr(sources, "_AGAIN_AFTER", 0.0)
     readings: list[list[AnswerRecord]] = [[*BLOCK, answer(4, 1.0)], BLOCK]
     is_back = threading.Event()
 

@@ -206,7 +206,7 @@ def test_pages_without_a_login_leave_places_to_operators() -> None:
 
 
 def test_a_closed_page_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streams.web.dashboard.EVERY", 3600.0)  # no event finds it out
+    monkeypatch.setattr(Dashboard, "every", 3600.0)  # no event finds it out
 
     async def ask(session: aiohttp.ClientSession, url: str) -> None:
         pages = [await session.get(f"{url}events") for _ in range(MOST_OF_VISITORS)]

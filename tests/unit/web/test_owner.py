@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
+from streams.operations.status import DatasetStatus
 from streams.records import Policy, User
 from streams.sdk.dataset_requests import policy_from
-from streams.sdk.errors import ServiceUnavailable
-from streams.web.indexes import Episode, IndexFull
 from streams.web.links import Claims
 from streams.web.owner import Owners
-from streams.web.reading import Account, NotYet, Point
+from streams.web.user_records import Account, Episode, Point, UserRecords
 
 DELTA = 1e-5
 
@@ -46,41 +44,37 @@ def spent(policy: Policy, part: float, at: int | None = None) -> Point:
 
 
 @dataclass
-class Records:
-    """Some records, of one user."""
+class Reader:
+    """A reader of the records of one user, who is also the database."""
 
     policies: dict[str, Policy]
-    known: dict[str, Account] = field(default_factory=dict)
-    left_out: list[Episode] = field(default_factory=list)
-    closed: set[str] = field(default_factory=set)
+    accounts: dict[str, Account] = field(default_factory=dict)
+    episodes: list[Episode] = field(default_factory=list)
+    closed: bool = False
+    is_known: bool = True
+    is_full: bool = False
+    is_away: bool = False
     as_of: float | None = 60.0
     halts_since: float | None = 1.0
-    is_away: bool = False
-    answered: float | None = 59.0
-    problem: Exception | None = None
+    done: float = 0.25
 
-    def policy(self, dataset: str) -> Policy | None:
-        return self.policies.get(dataset)
+    @property
+    def records(self) -> Reader:
+        return self
 
-    def is_closed(self, dataset: str) -> bool:
-        return dataset in self.closed
+    @property
+    def datasets(self) -> dict[str, DatasetStatus]:
+        known = self.policies.items()
+        return {name: DatasetStatus(policy, closed=self.closed) for name, policy in known}
 
-    def accounts(self, user: User, datasets: Collection[str]) -> dict[str, Account]:
-        if self.problem:
-            raise self.problem
+    def of(self, user: User) -> UserRecords | None:
         assert user == "ada"
-        return {
-            name: found for name, found in self.known.items() if not datasets or name in datasets
-        }
-
-    def episodes(self, user: User) -> list[Episode]:
-        assert user == "ada"
-        return self.left_out
+        return UserRecords(self.accounts, self.episodes) if self.is_known else None
 
 
-def told(records: Records, *datasets: str, **claimed: Any) -> dict[str, Any]:
+def told(reader: Reader, *datasets: str, **claimed: Any) -> dict[str, Any]:
     claims = Claims.new(user="ada", ends=100, datasets=datasets, **claimed)
-    return Owners(records, DELTA, lambda: 60.0).content(claims)
+    return Owners(reader, DELTA, lambda: 60.0).content(claims)
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi"])
@@ -88,7 +82,7 @@ def test_the_epsilon_of_a_spend_and_that_of_the_budget_are_both_shown(measure: s
     dataset = policy("d", measure=measure, sampled_levels=False)
     at = 3 if measure == "renyi" else None
     account = Account((spent(dataset, 0.25, at), spent(dataset, 1.0, at)))
-    (shown,) = told(Records({"d": dataset}, {"d": account}))["datasets"]
+    (shown,) = told(Reader({"d": dataset}, {"d": account}))["datasets"]
     quarter, whole = shown["points"]
     assert shown["budget"] <= dataset.epsilon(DELTA) * (1 + 1e-9)
     # At any time the whole budget has the epsilon of the budget only at one Rényi order.
@@ -113,13 +107,13 @@ def test_only_the_budget_has_an_epsilon_if_levels_may_follow_samples(
     dataset = policy("d", measure=measure, orders=orders, sampled_levels=True)
     at = 3 if dataset.per_user_order is True else None
     account = Account((spent(dataset, 0.25, at), spent(dataset, 0.5, at)))
-    (shown,) = told(Records({"d": dataset}, {"d": account}))["datasets"]
+    (shown,) = told(Reader({"d": dataset}, {"d": account}))["datasets"]
     assert shown["only_budget"] is True
     assert 0 < shown["budget"] <= dataset.epsilon(DELTA) * (1 + 1e-9)
     assert [point["epsilon"] for point in shown["points"]] == [None, None]
     assert [point["share"] for point in shown["points"]] == pytest.approx([0.25, 0.5])
     assert shown["spent"] == shown["points"][-1]
-    (unspent,) = told(Records({"d": dataset}), "d")["datasets"]
+    (unspent,) = told(Reader({"d": dataset}), "d")["datasets"]
     assert unspent["spent"]["epsilon"] is None
     assert unspent["spent"]["share"] == pytest.approx(1 / 8)
 
@@ -128,9 +122,9 @@ def test_only_the_budget_has_an_epsilon_if_levels_may_follow_samples(
 def test_the_risk_that_is_shown_is_that_of_the_whole_budget(measure: str) -> None:
     dataset = policy("d", measure=measure)
     at = 3 if measure == "renyi" else None
-    records = Records({"d": dataset}, {"d": Account((spent(dataset, 0.25, at),))})
+    records = Reader({"d": dataset}, {"d": Account((spent(dataset, 0.25, at),))})
     (shown,) = told(records)["datasets"]
-    (unspent,) = told(Records({"d": dataset}), "d")["datasets"]
+    (unspent,) = told(Reader({"d": dataset}), "d")["datasets"]
     own, anybody = shown["risk"], unspent["risk"]
     assert own["false_positive_rate"] == 0.01 < own["true_positive_rate"] < 0.05
     assert 0.0 < own["advantage"] < 0.5
@@ -166,9 +160,9 @@ def test_the_state_of_a_dataset(account: str, closed: str, exhausted: str, state
         "nothing": Account(),
         "erased": Account(is_erased=True),
     }
-    records = Records({"d": dataset}, {"d": accounts[account]})
-    records.closed = {"d"} if closed == "yes" else set()
-    records.left_out = [episode(exhausted=exhausted == "yes")]
+    records = Reader({"d": dataset}, {"d": accounts[account]})
+    records.closed = closed == "yes"
+    records.episodes = [episode(exhausted=exhausted == "yes")]
     (shown,) = told(records, "d")["datasets"]
     assert shown["state"] == state
     assert (shown["halts"] == []) == (state == "erased")
@@ -194,7 +188,7 @@ def episode(**given: Any) -> Episode:
 def test_only_the_datasets_of_the_link_are_shown_and_all_if_it_names_none() -> None:
     policies = {name: policy(name) for name in ("a", "b", "c", "e")}
     known = {name: Account((spent(policies[name], 0.5),)) for name in ("a", "b")}
-    records = Records(policies, known, [episode(dataset="c")])
+    records = Reader(policies, known, [episode(dataset="c")])
     for datasets, shown in (((), ["a", "b", "c"]), (("b",), ["b"]), (("e", "a"), ["e", "a"])):
         assert [one["dataset"] for one in told(records, *datasets)["datasets"]] == shown
 
@@ -209,7 +203,7 @@ def test_an_id_that_is_somebody_else_in_a_dataset_is_shown_nothing_of_it() -> No
     known = {name: Account((spent(found, 0.5),)) for name, found in policies.items()}
     known["unknown"] = known["ids"]
     for pseudonyms, shown in ((None, "ids"), (key, "named"), (other, "others")):
-        seen = told(Records(policies, known), pseudonyms=pseudonyms)
+        seen = told(Reader(policies, known), pseudonyms=pseudonyms)
         assert [one["dataset"] for one in seen["datasets"]] == [shown]
         assert seen["not_shown"] == 3
         assert not any(name in str(seen) for name in known if name != shown)
@@ -235,46 +229,34 @@ def test_an_odometer_of_another_policy_is_not_told_as_less(
     sampled_levels: bool, given: dict[str, Any], bound: tuple[float, ...], order: float | None
 ) -> None:
     other = policy("d", **given, sampled_levels=sampled_levels)
-    seen = told(Records({"d": other}, {"d": Account((Point(1, 1.0, bound, order),))}))
+    seen = told(Reader({"d": other}, {"d": Account((Point(1, 1.0, bound, order),))}))
     assert (seen["datasets"], seen["not_shown"]) == ([], 1)
 
 
-@pytest.mark.parametrize(
-    ("problem", "state"),
-    [(NotYet(0.25), "reading"), (IndexFull(), "away"), (ServiceUnavailable(), "away")],
-)
-def test_nothing_is_told_while_not_everything_is_known(problem: Exception, state: str) -> None:
-    seen = told(Records({"d": policy("d")}, {"d": Account()}, problem=problem))
-    assert seen["state"] == state
-    assert "datasets" not in seen
-    assert seen["is_away"] == isinstance(problem, ServiceUnavailable)
-
-
-@pytest.mark.parametrize("problem", [None, NotYet(0.25)])
-def test_a_user_is_told_when_kafka_does_not_answer_and_when_it_last_did(
-    problem: Exception | None,
-) -> None:
+@pytest.mark.parametrize(("is_full", "state"), [(False, "reading"), (True, "away")])
+def test_nothing_is_told_while_not_everything_is_known(is_full: bool, state: str) -> None:
     for is_away in (False, True):
-        records = Records({"d": policy("d")}, problem=problem, is_away=is_away, answered=42.0)
-        seen = told(records)
-        assert (seen["is_away"], seen["answered"]) == (is_away, 42.0)
+        reader = Reader({"d": policy("d")}, is_known=False, is_full=is_full, is_away=is_away)
+        seen = told(reader)
+        assert (seen["state"], seen["is_away"], seen["done"]) == (state, is_away, 0.25)
+        assert "datasets" not in seen
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi"])
 def test_who_has_no_odometer_is_told_the_first_tick_and_never_nothing(measure: str) -> None:
     dataset = policy("d", measure=measure, sampled_levels=False)
-    (shown,) = told(Records({"d": dataset}), "d")["datasets"]
+    (shown,) = told(Reader({"d": dataset}), "d")["datasets"]
     assert shown["points"] == []
     assert shown["spent"]["share"] == pytest.approx(1 / 8)
     ladder = range(len(dataset.orders)) if dataset.orders else [None]
     for at in ladder:
         account = Account((spent(dataset, 1 / 8, at),))
-        (counted,) = told(Records({"d": dataset}, {"d": account}), "d")["datasets"]
+        (counted,) = told(Reader({"d": dataset}, {"d": account}), "d")["datasets"]
         assert counted["spent"]["epsilon"] <= shown["spent"]["epsilon"] * (1 + 1e-6)
 
 
 def test_an_odometer_that_cannot_be_believed_is_not_told_as_less() -> None:
-    records = Records({"d": policy("d")}, {"d": Account(is_doubtful=True)})
+    records = Reader({"d": policy("d")}, {"d": Account(is_doubtful=True)})
     for datasets in ((), ("d",)):
         seen = told(records, *datasets)
         assert (seen["datasets"], seen["not_shown"]) == ([], 1)

@@ -21,7 +21,8 @@ from streams.records import OdometerRecord, Rejected, encode
 from streams.sdk.followers import Followed
 from streams.store.store_port import Glance, Inventory, Pulse, SuspensionReason, pack_report
 from streams.web import watching
-from streams.web.live_facts import NOT_YET, STALE_AFTER, ServiceFacts, Side, alarms_of
+from streams.web.live_facts import ServiceFacts, alarms_of
+from streams.web.sources import NOT_YET, STALE_AFTER, Source
 from streams.web.spending import PARTS, Spending
 from streams.web.watching import Watch
 from tests.doubles.memory_store import meta_of
@@ -66,9 +67,9 @@ def test_many_users_are_sampled() -> None:
 
 
 def test_worst_alarm_comes_first() -> None:
-    sides = {"Kafka": Side(None, 100.0), "halts": Side("not admitted", 0.0)}
+    sources = [Source("Kafka", None, 100.0), Source("halts", "not admitted", 0.0)]
     gone = WorkerSeen("h:1", "does not answer")
-    alarms = alarms_of(sides, [WELL, SUSPENDED], [gone], now=101.0)
+    alarms = alarms_of(sources, [WELL, SUSPENDED], [gone], now=101.0)
     assert [(alarm["level"], alarm["about"]) for alarm in alarms] == [
         ("wrong", {"partition": 3, "state": "suspended", "reason": "hole"}),
         ("wrong", {"worker": "h:1"}),
@@ -79,9 +80,9 @@ def test_worst_alarm_comes_first() -> None:
 
 
 def test_silent_source_is_away() -> None:
-    sides = {"Redis": Side(None, 100.0, asked=100.0), "odometer": Side(NOT_YET)}
-    assert alarms_of(sides, [WELL], [], now=100.0 + STALE_AFTER) == []
-    (alarm,) = alarms_of(sides, [WELL], [], now=107.0)
+    sources = [Source("Redis", None, 100.0, asked=100.0), Source("odometer")]
+    assert alarms_of(sources, [WELL], [], now=100.0 + STALE_AFTER) == []
+    (alarm,) = alarms_of(sources, [WELL], [], now=107.0)
     assert alarm["level"] == "wrong"
     assert "7 s old" in alarm["do"]
     assert "`turnstile doctor`" in alarm["do"]
@@ -94,7 +95,7 @@ def test_alarm_of_a_silent_source(side: str, setting: str) -> None:
     facts = ServiceFacts(1e-5, [])
     for name, age in (("Kafka", 0.5), ("Redis", 0.5), (side, 43.0)):
         asked = time.monotonic() - age
-        facts.sides[name] = Side(None, asked, asked=asked)
+        facts.sources[name] = Source(name, None, asked, asked=asked)
     seen = facts.service()
     assert {name: shown["away"] for name, shown in seen["sides"].items()} == {
         name: name == side for name in ("Kafka", "Redis")
@@ -235,7 +236,7 @@ def test_failure_log_contains_no_user(
     watch = Watch(Config(), [], delta=1e-5)
     watch.start()
     with closing(watch):
-        rejects = watch.facts.sides[Channel.REJECTS.value]
+        rejects = watch.facts.sources[Channel.REJECTS.value]
         eventually(lambda: rejects.problem not in (None, NOT_YET))
     shown = f"{watch.facts.service()['alarms']}{caplog.text}"
     assert "KeyError" in shown
