@@ -3,7 +3,7 @@
 
 const HEIGHT = 240, SMALL = 120; // of a chart; of each if there are several
 const LEFT = 58, RIGHT = 10, TOP = 10, BOTTOM = 24;
-const MOST_CHARTS = 12, FIRST_ROWS = 12, MOST_ROWS = 400;
+const MOST_CHARTS = 12, MOST_ROWS = 400;
 const MINUTE = 60e3, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
 
 const key = (one) => JSON.stringify([one.dataset, one.query]);
@@ -75,24 +75,25 @@ function range(lines) {
   return [low === 0 ? 0 : low - room, high + room];
 }
 
-function chart(shown, line, [low, high], height, places) {
+function chart(shown, line, ends, height, places) {
   const width = Math.max(260, at("charts").clientWidth);
-  const from = shown.start[0], to = Math.max(...shown.end);
-  const x = (time) => LEFT + ((width - LEFT - RIGHT) * (time - from)) / (to - from);
-  const y = (value) => TOP + ((height - TOP - BOTTOM) * (high - value)) / (high - low);
-  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
-  for (const value of rounds(low, high, height > SMALL ? 5 : 3)) {
-    svg.append(drawn("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
-    svg.append(drawn("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, number(value, 9)));
+  const times = [shown.start[0], Math.max(...shown.end)];
+  const margins = [LEFT, RIGHT, TOP, BOTTOM];
+  const drawing = emptyChart({ height, "aria-hidden": "true" }, [width, height], margins, times, ends);
+  const { add, x, y } = drawing;
+  const bottom = height - BOTTOM;
+  for (const value of rounds(...ends, height > SMALL ? 5 : 3)) {
+    add("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) });
+    add("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, number(value, 9));
   }
-  for (const [time, text] of ticks(from, to, width / 90)) {
-    svg.append(drawn("line", { class: "axis", x1: x(time), x2: x(time), y1: height - BOTTOM, y2: height - BOTTOM + 4 }));
+  for (const [time, text] of ticks(...times, width / 90)) {
+    add("line", { class: "axis", x1: x(time), x2: x(time), y1: bottom, y2: bottom + 4 });
     const anchor = x(time) < LEFT + 20 ? "start" : x(time) > width - 30 ? "end" : "middle";
-    svg.append(drawn("text", { x: x(time), y: height - 6, "text-anchor": anchor }, text));
+    add("text", { x: x(time), y: height - 6, "text-anchor": anchor }, text);
   }
-  for (const { start: begins, end: ends } of shown.gaps) {
-    const wide = Math.max(2, x(ends) - x(begins));
-    svg.append(drawn("rect", { class: "gap", x: x(begins), y: TOP, width: wide, height: height - TOP - BOTTOM }));
+  for (const { start, end } of shown.gaps) {
+    const wide = Math.max(2, x(end) - x(start));
+    add("rect", { class: "gap", x: x(start), y: TOP, width: wide, height: bottom - TOP });
   }
   for (const { from: first, to: last, care } of parts(shown, line)) {
     const upper = [], lower = [], values = [];
@@ -108,43 +109,46 @@ function chart(shown, line, [low, high], height, places) {
       if (value !== null) values.push(`${joins ? "L" : "M"}${level(value)}`);
     }
     const kind = care ? " care" : "";
-    svg.append(drawn("path", { class: `band${kind}`, d: `M${[...upper, ...lower].join("L")}Z` }));
-    svg.append(drawn("path", { class: `line${kind}`, d: values.join("") }));
+    add("path", { class: `band${kind}`, d: `M${[...upper, ...lower].join("L")}Z` });
+    add("path", { class: `line${kind}`, d: values.join("") });
   }
-  svg.append(drawn("line", { class: "axis", x1: LEFT, x2: width - RIGHT, y1: height - BOTTOM, y2: height - BOTTOM }));
-  return pointed(shown, line, svg, x, y, height, places);
+  add("line", { class: "axis", x1: LEFT, x2: width - RIGHT, y1: bottom, y2: bottom });
+  return pointed(shown, line, drawing, bottom, places);
 }
 
-const reading = (shown, line, place, places) =>
-  line.lower[place] === null
-    ? `${shown.name[place]}: ` +
-      (line.value[place] === null ? "no answer" : `${exact(line.value[place], places)} (no interval: too much noise)`)
-    : `${shown.name[place]}: ${exact(line.value[place], places)} ` +
-      [`(${exact(line.lower[place], places)} to ${exact(line.upper[place], places)})`, shown.state[place]]
-        .filter(Boolean).join(", ");
+const interval = (line, place, places) =>
+  `${exact(line.lower[place], places)} to ${exact(line.upper[place], places)}`;
+
+function reading(shown, line, place, places) {
+  const value = exact(line.value[place], places), state = shown.state[place];
+  let text = `${value} (${interval(line, place, places)})${state && `, ${state}`}`;
+  if (line.lower[place] === null) {
+    text = line.value[place] === null ? "no answer" : `${value} (no interval: too much noise)`;
+  }
+  return `${shown.name[place]}: ${text}`;
+}
 
 // A chart whose windows can be read with the pointer or with the arrow keys.
-function pointed(shown, line, svg, x, y, height, places) {
+function pointed(shown, line, { svg, x, y }, bottom, places) {
   const count = shown.start.length;
   const text = made("span", { class: "quiet" });
-  const caption = made("figcaption", {}, made("strong", { text: line.label ?? "" }), text);
-  const figure = made("figure", {
+  const slider = made("div", {
     role: "slider", tabindex: "0", "aria-valuemin": "1", "aria-valuemax": String(count),
     "aria-label": `Answers to ${shown.query}${line.label === null ? "" : `, ${line.label}`}: window`,
-  }, caption, svg);
-  const mark = drawn("line", { class: "mark", y1: TOP, y2: height - BOTTOM });
+  }, svg);
+  const mark = drawn("line", { class: "mark", y1: TOP, y2: bottom });
   const dot = drawn("circle", { r: 4 });
   let place = count - 1;
   const point = (to, isMarked = true) => {
     place = Math.max(0, Math.min(count - 1, to));
     const middle = (x(shown.start[place]) + x(shown.end[place])) / 2;
-    for (const end of ["x1", "x2"]) mark.setAttribute(end, middle);
     text.textContent = reading(shown, line, place, places);
-    figure.setAttribute("aria-valuenow", String(place + 1));
-    figure.setAttribute("aria-valuetext", text.textContent);
+    slider.setAttribute("aria-valuenow", String(place + 1));
+    slider.setAttribute("aria-valuetext", text.textContent);
     mark.remove();
     dot.remove();
     if (!isMarked) return;
+    for (const end of ["x1", "x2"]) mark.setAttribute(end, middle);
     svg.append(mark);
     if (line.value[place] === null) return;
     dot.setAttribute("cx", middle);
@@ -158,14 +162,15 @@ function pointed(shown, line, svg, x, y, height, places) {
     point((after < 0 ? count : after) - 1);
   });
   svg.addEventListener("pointerleave", () => point(count - 1, false));
-  figure.addEventListener("keydown", (event) => {
-    const to = { ArrowLeft: place - 1, ArrowRight: place + 1, PageDown: place - 10, PageUp: place + 10, Home: 0, End: count - 1 }[event.key];
-    if (to === undefined) return;
+  slider.addEventListener("keydown", (event) => {
+    const steps = { ArrowLeft: -1, ArrowRight: 1, PageDown: -10, PageUp: 10, Home: -count, End: count };
+    if (steps[event.key] === undefined) return;
     event.preventDefault();
-    point(to);
+    point(place + steps[event.key]);
   });
   point(count - 1, false);
-  return figure;
+  const caption = made("figcaption", {}, made("strong", { text: line.label ?? "" }), text);
+  return made("figure", {}, caption, slider);
 }
 
 function legend(shown) {
@@ -174,50 +179,41 @@ function legend(shown) {
     svg.append(...shapes);
     return made("li", {}, svg, made("span", { text }));
   };
-  const band = (kind) => drawn("rect", { class: `band${kind}`, width: 30, height: 14 });
-  const line = (kind) => drawn("path", { class: `line${kind}`, d: "M0,7L30,7" });
-  const held = `${number(100 * shown.confidence, 4)} % interval`;
-  return [
-    ...(shown.can_miss_users.includes(false) ? [item(`all users, ${held}`, band(""), line(""))] : []),
-    ...(shown.can_miss_users.includes(true)
-      ? [item(`users can be missing${shown.state.some((one) => one.includes("provisional")) ? ", to be corrected" : ""}`, band(" care"), line(" care"))]
-      : []),
-    ...(shown.gaps.length ? [item("not answered", drawn("rect", { class: "gap", width: 30, height: 14 }))] : []),
-  ];
+  const box = (kind) => drawn("rect", { class: kind, width: 30, height: 14 });
+  const line = (kind) => drawn("path", { class: kind, d: "M0,7L30,7" });
+  const items = [];
+  if (shown.can_miss_users.includes(false)) {
+    const held = `${number(100 * shown.confidence, 4)} % interval`;
+    items.push(item(`all users, ${held}`, box("band"), line("line")));
+  }
+  if (shown.can_miss_users.includes(true)) {
+    const isCorrected = shown.state.some((one) => one.includes("provisional"));
+    const text = `users can be missing${isCorrected ? ", to be corrected" : ""}`;
+    items.push(item(text, box("band care"), line("line care")));
+  }
+  if (shown.gaps.length) items.push(item("not answered", box("gap")));
+  return items;
 }
 
 function rows(shown, lines, places) {
-  const several = shown.lines.length > 1;
-  const hasState = shown.state.some(Boolean);
-  const columns = [
-    ["window", "word"], ...(several ? [["label", "word"]] : []), ["value", ""], ["interval", ""],
-    ...(hasState ? [["state", "word"]] : []),
-  ];
   const found = [];
   for (let place = shown.start.length - 1; place >= 0 && found.length < MOST_ROWS; place--) {
-    for (const line of lines) {
-      if (line.lower[place] === null) continue;
-      found.push([
-        shown.name[place],
-        ...(several ? [line.label] : []),
-        exact(line.value[place], places),
-        `${exact(line.lower[place], places)} to ${exact(line.upper[place], places)}`,
-        ...(hasState ? [shown.state[place] || "–"] : []),
-      ]);
-    }
+    const answered = lines.filter((line) => line.lower[place] !== null);
+    found.push(...answered.map((line) => ({ line, place })));
   }
-  const rest = found.slice(FIRST_ROWS);
-  const first = table(columns, found.slice(0, FIRST_ROWS));
   if (!found.length) return [nothing("No key was published.")];
-  if (!rest.length) return [first];
-  const more = made("details", { class: "fold" }, made("summary", { text: `${number(rest.length)} more` }));
-  more.addEventListener("toggle", () => more.open && more.children.length < 2 && more.append(table(columns, rest)));
-  return [first, more];
+  return longTable("windows", [
+    ["window", "word", ({ place }) => shown.name[place]],
+    shown.lines.length > 1 && ["label", "word", ({ line }) => line.label],
+    ["value", "", ({ line, place }) => exact(line.value[place], places)],
+    ["interval", "", ({ line, place }) => interval(line, place, places)],
+    shown.state.some(Boolean) && ["state", "word", ({ place }) => shown.state[place] || "–"],
+  ], found);
 }
 
 let shownNow = null;
 
-function show(shown) {
+function showAnswers(shown) {
   shownNow = shown;
   const names = shown.lines.map(({ label }) => label);
   const wanted = at("label").value;
@@ -233,21 +229,22 @@ function show(shown) {
 function draw() {
   const shown = shownNow;
   if (shown === null) return;
-  const chosen = !shown.lines[+at("label").value] || at("label").value === "" ? shown.lines : [shown.lines[+at("label").value]];
+  const label = at("label").value;
+  const chosen = label === "" ? shown.lines : [shown.lines[+label]];
   const places = digits(chosen);
   const charts = chosen.slice(0, MOST_CHARTS);
-  at("title").textContent = shown.query;
   const left = chosen.length - charts.length;
-  at("about").textContent = `${shown.unit}, dataset ${shown.dataset}` +
-    (left > 0 ? `. ${left} more labels are in the table and in the list of labels` : "");
+  const more = left ? `. ${left} more labels are in the table and in the list of labels` : "";
+  at("title").textContent = shown.query;
+  at("about").textContent = `${shown.unit}, dataset ${shown.dataset}${more}`;
   const ends = range(charts);
   const height = charts.length > 1 ? SMALL : HEIGHT;
   at("charts").replaceChildren(...charts.map((line) => chart(shown, line, ends, height, places)));
   at("legend").replaceChildren(...legend(shown));
   at("gaps").hidden = !shown.gaps.length;
   const times = shown.gaps.map(({ name }) => name);
-  at("gaps").textContent = `Not answered: ${times.slice(-5).reverse().join("; ")}` +
-    (times.length > 5 ? `, and ${times.length - 5} earlier times` : "");
+  const earlier = times.length > 5 ? `, and ${times.length - 5} earlier times` : "";
+  at("gaps").textContent = `Not answered: ${times.slice(-5).reverse().join("; ")}${earlier}`;
   at("table").replaceChildren(...rows(shown, chosen, places));
 }
 
@@ -258,7 +255,7 @@ function chosenQuery() {
   return queries.find((one) => key(one) === at("query").value) ?? queries[0];
 }
 
-async function follow() {
+async function fetchAnswers() {
   const wanted = chosenQuery();
   if (!wanted || drawnRecords === JSON.stringify(wanted)) return;
   drawnRecords = JSON.stringify(wanted);
@@ -267,7 +264,7 @@ async function follow() {
     const answer = await fetch(`answers-of?${given}`);
     if (!answer.ok) throw new Error(answer.statusText);
     const shown = await answer.json();
-    if (key(shown) === key(chosenQuery())) show(shown);
+    if (key(shown) === key(chosenQuery())) showAnswers(shown);
   } catch {
     drawnRecords = ""; // asked again after the next event
   }
@@ -290,41 +287,12 @@ function showOverview(answers) {
   if (answers === null) pill("care", "log in on the page Service");
   else if (answers.problem) pill(queries.length ? "wrong" : "care", queries.length ? "not up to date" : "no answers");
   else pill("well", `${number(queries.reduce((sum, one) => sum + one.records, 0))} records`);
-  follow();
+  fetchAnswers();
 }
-
-function pill(kind, text) {
-  at("pill").className = `pill ${kind}`;
-  say("pill", text);
-}
-
-// Only a changed text is announced by screen readers.
-function say(id, text) {
-  if (at(id).textContent !== text) at(id).textContent = text;
-}
-
-let events = null;
-let heard = Date.now();
-
-function listen() {
-  if (events) events.close();
-  events = new EventSource("answers-events");
-  events.onmessage = ({ data }) => {
-    heard = Date.now();
-    at("clock").textContent = new Date().toLocaleTimeString();
-    showOverview(JSON.parse(data).answers);
-  };
-}
-
-setInterval(() => {
-  if (Date.now() - heard < 5000) return;
-  pill("wrong", "the dashboard does not answer");
-  if (!events || events.readyState === EventSource.CLOSED) listen();
-}, 1000);
 
 at("query").addEventListener("change", () => {
   at("label").value = "";
-  follow();
+  fetchAnswers();
 });
 at("label").addEventListener("change", draw);
 let width = 0;
@@ -333,4 +301,9 @@ new ResizeObserver(() => {
   width = at("charts").clientWidth;
   draw();
 }).observe(at("charts"));
-listen();
+
+const show = ({ answers }) => {
+  at("clock").textContent = new Date().toLocaleTimeString();
+  showOverview(answers);
+};
+follow("answers-events", 5, show, () => pill("wrong", "the dashboard does not answer")).open();

@@ -15,7 +15,7 @@ function fill(id, content, build) {
 function ranges(numbers) {
   const found = [];
   for (const one of [...numbers].sort((a, b) => a - b)) {
-    const last = found[found.length - 1];
+    const last = found.at(-1);
     if (last && one === last[1] + 1) last[1] = one;
     else found.push([one, one]);
   }
@@ -37,14 +37,13 @@ function grouped(alarms) {
 function alarm({ level, what, do: remedy, partitions }) {
   const others = partitions.length - 1;
   const more = others === 1 ? "1 more partition has" : `${number(others)} more partitions have`;
+  const all = `${more} the same problem. All of them: ${ranges(partitions)}.`;
+  const texts = others > 0 ? [all, remedy] : [remedy];
   return made(
     "div",
     { class: `alarm ${level}` },
     made("p", { class: "what", text: what }),
-    ...(others > 0
-      ? [made("p", { text: `${more} the same problem. All of them: ${ranges(partitions)}.` })]
-      : []),
-    made("p", { text: remedy }),
+    ...texts.map((text) => made("p", { text })),
   );
 }
 
@@ -59,22 +58,15 @@ function figure(name, value, ...more) {
 }
 
 function line(rates) {
-  const svg = drawn("svg", {
-    viewBox: "0 0 119 30",
-    preserveAspectRatio: "none",
-    role: "img",
-    "aria-label": "the last two minutes",
-  });
-  const highest = Math.max(...rates, 1e-9);
+  const { svg, add, x, y } = emptyChart(
+    { preserveAspectRatio: "none", role: "img", "aria-label": "the last two minutes" },
+    [119, 30], [0, 0, 2, 2], [0, 119], [0, Math.max(...rates, 1e-9)],
+  );
   const first = 120 - rates.length;
-  const points = rates.map((rate, place) => `${first + place},${28 - (26 * rate) / highest}`);
+  const points = rates.map((rate, place) => `${x(first + place)},${y(rate)}`);
   if (points.length > 1) {
-    for (const [kind, path] of [
-      ["area", `M${first},30L${points.join("L")}L119,30Z`],
-      ["line", `M${points.join("L")}`],
-    ]) {
-      svg.append(drawn("path", { class: kind, d: path }));
-    }
+    add("path", { class: "area", d: `M${x(first)},30L${points.join("L")}L119,30Z` });
+    add("path", { class: "line", d: `M${points.join("L")}` });
   }
   return svg;
 }
@@ -91,11 +83,15 @@ function noteSeen(service) {
   }
 }
 
+function ago(partition) {
+  const time = seenAt.get(String(partition));
+  if (time === undefined) return "never";
+  return `${number(Math.max(0, Math.floor((Date.now() - time) / 1000)))} s ago`;
+}
+
 function showSeen() {
   for (const cell of document.querySelectorAll("[data-seen]")) {
-    const time = seenAt.get(cell.dataset.seen);
-    const ago = Math.floor((Date.now() - time) / 1000);
-    cell.textContent = time === undefined ? "never" : `${number(Math.max(0, ago))} s ago`;
+    cell.textContent = ago(cell.dataset.seen);
   }
 }
 
@@ -104,9 +100,7 @@ function markOld(id, isOld) {
   at(id).closest("section, #people").classList.toggle("old", isOld);
 }
 
-// Lists that are longer are folded: rows that are not well come first, and the others open on demand.
-const FOLDED_FROM = 12;
-const unfolded = new Set();
+const state = (kind, text = kind) => made("span", { class: `state ${kind}`, text });
 
 // Whether a partition fits the text of the filter: numbers and ranges, or a part of owner or state.
 function fits(one, text) {
@@ -118,116 +112,74 @@ function fits(one, text) {
   });
 }
 
-function fold(name, summary, content) {
-  const isOpen = unfolded.has(name);
-  const entry = made("details", { class: "fold" }, made("summary", { text: summary }));
-  // A region that scrolls has to be reached by keyboard.
-  const region = { class: "scroll", tabindex: "0", role: "region", "aria-label": summary };
-  if (isOpen) entry.append(made("div", region, content()));
-  entry.open = isOpen;
-  entry.addEventListener("toggle", () => {
-    if (entry.open === unfolded.has(name)) return;
-    if (entry.open) unfolded.add(name);
-    else unfolded.delete(name);
-    showAgain();
-  });
-  return entry;
-}
-
-// A table of the first rows, and the others folded.
-function folded(name, columns, rows) {
-  const first = table(columns, rows.slice(0, FOLDED_FROM));
-  const rest = rows.slice(FOLDED_FROM);
-  if (!rest.length) return [first];
-  return [first, fold(name, `${rest.length} more`, () => table(columns, rest))];
-}
-
-// Only a logged-in operator sees columns and figures with numbers of users.
+// Only a logged-in operator sees columns and figures with numbers of users. In a long list,
+// partitions that are not deciding come first, and the others open on demand.
 function partitions({ list, users, text }) {
   if (!list.length) return [nothing("No partition yet.")];
   const columns = [
-    ["partition", "word wide named"], ["state", "word"], ["owner", "word broad"], ["decided/s", ""],
-    ["lag", ""], ...(users ? [["users", ""]] : []), ["snapshot at", ""], ["heartbeat", ""],
+    ["partition", "word wide named", (one) => one.partition],
+    ["state", "word", (one) => state(one.state)],
+    ["owner", "word broad", (one) => one.owner ?? "none"],
+    ["decided/s", "", (one) => number(one.rate, 1)],
+    ["lag", "", (one) => number(one.lag)],
+    users && ["users", "", (one) => number(users.partitions[one.partition])],
+    ["snapshot at", "", (one) => number(one.snapshot)],
+    ["heartbeat", "", ({ partition }) => made("span", { "data-seen": partition, text: ago(partition) })],
   ];
-  const rows = (some) => {
-    const shownAs = table(columns, some.map((one) => [
-      one.partition,
-      made("span", { class: `state ${one.state}`, text: one.state }),
-      one.owner ?? "none",
-      number(one.rate, 1),
-      number(one.lag),
-      ...(users ? [number(users.partitions[one.partition])] : []),
-      number(one.snapshot),
-      made("span", { "data-seen": one.partition }),
-    ]));
-    if (list.length > FOLDED_FROM) shownAs.classList.add("dense");
-    return shownAs;
-  };
   if (text) {
     const found = list.filter((one) => fits(one, text));
-    const count = made("p", { class: "quiet", text: `${found.length} of ${list.length} partitions` });
-    return found.length ? [count, rows(found)] : [count];
+    const count = nothing(`${found.length} of ${list.length} partitions`);
+    return found.length ? [count, table(columns, found, "dense")] : [count];
   }
-  if (list.length <= FOLDED_FROM) return [rows(list)];
+  if (list.length <= FOLDED_FROM) return [table(columns, list)];
   const well = list.filter((one) => one.state === "deciding");
   const others = list.filter((one) => one.state !== "deciding");
   const first = others.slice(0, FOLDED_FROM), rest = others.slice(FOLDED_FROM);
   const waiting = number(well.reduce((sum, one) => sum + one.lag, 0));
+  const parts = [
+    ["rest", `${rest.length} more are not deciding`, rest],
+    ["well", `${well.length} are deciding; ${waiting} records wait`, well],
+  ].filter(([, , some]) => some.length);
   return [
-    ...(first.length ? [rows(first)] : []),
-    ...(rest.length ? [fold("rest", `${rest.length} more are not deciding`, () => rows(rest))] : []),
-    ...(well.length
-      ? [fold("well", `${well.length} are deciding; ${waiting} records wait`, () => rows(well))]
-      : []),
+    ...(first.length ? [table(columns, first, "dense")] : []),
+    ...parts.map(([name, summary, some]) => foldedTable(name, summary, columns, some, "dense")),
   ];
-}
-
-function showPartitions(service, users) {
-  const list = service.partitions.map((one) => ({ ...one, seen: undefined }));
-  const text = at("filter").value.trim();
-  at("filter-line").hidden = list.length <= FOLDED_FROM;
-  fill("partitions", { list, users, text, unfolded: [...unfolded] }, partitions);
-  showSeen();
 }
 
 let latest = null;
 
-function showAgain() {
-  if (latest !== null) showService(...latest);
+function showPartitions() {
+  const [service, users] = latest;
+  const list = service.partitions.map((one) => ({ ...one, seen: undefined }));
+  const text = at("filter").value.trim();
+  at("filter-line").hidden = list.length <= FOLDED_FROM;
+  fill("partitions", { list, users, text }, partitions);
+  showSeen();
 }
 
-at("filter").addEventListener("input", showAgain);
+at("filter").addEventListener("input", showPartitions);
 
 function datasets({ list, users }) {
-  const columns = [
-    ["dataset", "word wide"], ["measure", "word"], ["budget", "word"],
-    ["epsilon", ""], ["at delta", ""], ...(users ? [["users", ""]] : []),
-  ];
-  const rows = list.map((one) => [
-    one.dataset, one.measure, one.budget,
-    one.epsilon === null ? "infinite" : number(Math.ceil(1e4 * one.epsilon) / 1e4, 4),
-    one.delta.toExponential(),
-    ...(users ? [number(users.datasets[one.dataset])] : []),
-  ]);
-  return folded("datasets", columns, rows);
+  const up = (epsilon) => number(Math.ceil(1e4 * epsilon) / 1e4, 4);
+  return longTable("datasets", [
+    ["dataset", "word wide", (one) => one.dataset],
+    ["measure", "word", (one) => one.measure],
+    ["budget", "word", (one) => one.budget],
+    ["epsilon", "", (one) => (one.epsilon === null ? "infinite" : up(one.epsilon))],
+    ["at delta", "", (one) => one.delta.toExponential()],
+    users && ["users", "", (one) => number(users.datasets[one.dataset])],
+  ], list);
 }
 
-function workers({ list }) {
-  const columns = [
-    ["worker", "word wide"], ["health", "word"], ["release", "word"],
-    ["partitions", ""], ["applied", ""],
-  ];
-  const rows = list.map((one) => [
-    one.address,
-    made("span", {
-      class: `state ${one.problem ? "suspended" : "deciding"}`,
-      text: one.problem ? "not healthy" : "healthy",
-    }),
-    one.release ?? "–",
-    ranges(one.partitions) || "–",
-    number(one.records),
-  ]);
-  return folded("workers", columns, rows);
+function workers(list) {
+  return longTable("workers", [
+    ["worker", "word wide", (one) => one.address],
+    ["health", "word", (one) =>
+      one.problem ? state("suspended", "not healthy") : state("deciding", "healthy")],
+    ["release", "word", (one) => one.release ?? "–"],
+    ["partitions", "", (one) => ranges(one.partitions) || "–"],
+    ["applied", "", (one) => number(one.records)],
+  ], list);
 }
 
 function bars(counts) {
@@ -249,15 +201,15 @@ function bars(counts) {
 
 function runs(list) {
   if (!list.length) return [nothing("No run yet.")];
-  const columns = [
-    ["run", "word wide"], ["dataset", "word"], ["step", ""], ["steps/s", ""],
-    ["users", ""], ["halted", ""], ["state", "word"],
-  ];
-  const rows = list.map((one) => [
-    one.run, one.dataset, number(one.step), number(one.rate, 2),
-    number(one.users), number(one.halted), one.state,
-  ]);
-  return [table(columns, rows)];
+  return [table([
+    ["run", "word wide", (one) => one.run],
+    ["dataset", "word", (one) => one.dataset],
+    ["step", "", (one) => number(one.step)],
+    ["steps/s", "", (one) => number(one.rate, 2)],
+    ["users", "", (one) => number(one.users)],
+    ["halted", "", (one) => number(one.halted)],
+    ["state", "word", (one) => one.state],
+  ], list)];
 }
 
 // A count in little space: 1,400,000 as 1.4M.
@@ -276,48 +228,37 @@ function spending(list) {
       column.style.height = count ? `max(2px, ${(100 * count) / most}%)` : "0";
       return column;
     });
+    const counts = one.parts.map((count) => made("span", { text: count ? brief(count) : "" }));
+    const ends = ["0 %", "100 %"].map((text) => made("span", { text }));
     const sample = one.one_in > 1 ? `, estimated from one user in ${one.one_in}` : "";
     return made(
       "div",
       {},
       made("h3", { text: one.dataset }),
-      made("p", { class: "quiet", text: `${number(one.users)} users${sample}, by the share of the budget spent at most` }),
+      nothing(`${number(one.users)} users${sample}, by the share of the budget spent at most`),
       made("div", { class: "parts" }, ...columns),
-      made("div", { class: "counts" }, ...one.parts.map((count) => made("span", { text: count ? brief(count) : "" }))),
-      made("div", { class: "ends" }, made("span", { text: "0 %" }), made("span", { text: "100 %" })),
-      made("p", { class: "quiet", text: "Each bar counts users. The last one, in another colour, is of users who have the least left." }),
+      made("div", { class: "counts" }, ...counts),
+      made("div", { class: "ends" }, ...ends),
+      nothing("Each bar counts users. The last one, in another colour, is of users who have the least left."),
     );
   });
 }
-
-const opened = new Set();
 
 const moment = (time) => (time ? `${time.slice(0, 19).replace("T", " ")} UTC` : "unknown time");
 
 function refused(list) {
   if (!list.length) return [nothing("None.")];
   return list.map((one) => {
-    const name = `${one.partition}/${one.offset}`;
-    const run = one.run ? `${one.dataset} / ${one.run}` : (one.dataset ?? "");
-    const entry = made(
-      "details",
-      {},
-      made(
-        "summary",
-        {},
-        made("span", { class: "reason", text: one.reason }),
-        made("span", { text: run }),
-        made("span", { class: "quiet", text: `${moment(one.time)}  partition ${one.partition}, offset ${one.offset}` }),
-      ),
+    const place = `${moment(one.time)}  partition ${one.partition}, offset ${one.offset}`;
+    const summary = [
+      made("span", { class: "reason", text: one.reason }),
+      made("span", { text: one.run ? `${one.dataset} / ${one.run}` : (one.dataset ?? "") }),
+      made("span", { class: "quiet", text: place }),
+    ];
+    return fold(`refused ${one.partition}/${one.offset}`, {}, summary, () => [
       made("p", { text: one.detail }),
       made("pre", { text: one.record || `${one.bytes} bytes that cannot be decoded` }),
-    );
-    entry.open = opened.has(name);
-    entry.addEventListener("toggle", () => {
-      if (entry.open) opened.add(name);
-      else opened.delete(name);
-    });
-    return entry;
+    ]);
   });
 }
 
@@ -333,6 +274,31 @@ new IntersectionObserver(([entry]) => {
   showFirstAlarm();
 }).observe(at("alarms"));
 
+function showAlarms(alarms) {
+  const wrong = alarms.filter((one) => one.level === "wrong").length;
+  const all = alarms.length;
+  if (wrong) pill("wrong", wrong === 1 ? "1 error" : `${wrong} errors`);
+  else if (all) pill("care", all === 1 ? "1 warning" : `${all} warnings`);
+  else pill("well", "no alarms");
+  at("alarms").hidden = !all;
+  fill("alarms", alarms, (alarms) => grouped(alarms).map(alarm));
+  at("first-alarm").textContent = all ? alarms[0].what : "";
+  at("first-alarm").className = wrong ? "wrong" : "care";
+  showFirstAlarm();
+}
+
+function figures({ rate, rates, lag, partitions, users }) {
+  const deciding = partitions.filter((state) => state === "deciding").length;
+  const scale = `the last two minutes, from 0 to ${number(Math.max(...rates, 0), 1)}`;
+  const name = made("div", { class: "name", text: scale });
+  return [
+    figure("records decided per second", number(rate, 1), line(rates), name),
+    figure("records waiting", number(lag)),
+    figure("active partitions", `${deciding} of ${partitions.length}`),
+    ...(users === null ? [] : [figure("users in all datasets", number(users))]),
+  ];
+}
+
 function showService(service, users = null) {
   at("service").hidden = service === null;
   if (service === null) {
@@ -341,44 +307,19 @@ function showService(service, users = null) {
     pill("care", "login required");
     return;
   }
-  const wrong = service.alarms.filter((one) => one.level === "wrong").length;
-  const all = service.alarms.length;
-  if (wrong) pill("wrong", wrong === 1 ? "1 error" : `${wrong} errors`);
-  else if (all) pill("care", all === 1 ? "1 warning" : `${all} warnings`);
-  else pill("well", "no alarms");
-  at("alarms").hidden = !all;
-  fill("alarms", service.alarms, (alarms) => grouped(alarms).map(alarm));
-  at("first-alarm").textContent = all ? service.alarms[0].what : "";
-  at("first-alarm").className = wrong ? "wrong" : "care";
-  showFirstAlarm();
-  const decided = service.partitions.filter((one) => one.state === "deciding").length;
+  showAlarms(service.alarms);
+  const { rate, rates, lag } = service;
   const allUsers = users && Object.values(users.datasets).reduce((sum, one) => sum + one, 0);
-  fill(
-    "figures",
-    [service.rate, service.rates, service.lag, decided, service.partitions.length, allUsers],
-    () => [
-      figure(
-        "records decided per second",
-        number(service.rate, 1),
-        line(service.rates),
-        made("div", {
-          class: "name",
-          text: `the last two minutes, from 0 to ${number(Math.max(...service.rates, 0), 1)}`,
-        }),
-      ),
-      figure("records waiting", number(service.lag)),
-      figure("active partitions", `${decided} of ${service.partitions.length}`),
-      ...(users ? [figure("users in all datasets", number(allUsers))] : []),
-    ],
-  );
+  const states = service.partitions.map((one) => one.state);
+  fill("figures", { rate, rates, lag, partitions: states, users: allUsers }, figures);
   noteSeen(service);
   latest = [service, users];
-  showPartitions(service, users);
+  showPartitions();
   at("datasets-section").hidden = !service.datasets.length;
-  fill("datasets", { list: service.datasets, users, unfolded: [...unfolded] }, datasets);
+  fill("datasets", { list: service.datasets, users }, datasets);
   at("workers-section").hidden = !service.workers.length;
   const ill = [...service.workers].sort((a, b) => Boolean(b.problem) - Boolean(a.problem));
-  fill("workers", { list: ill, unfolded: [...unfolded] }, workers);
+  fill("workers", ill, workers);
   fill("reasons", service.rejects, bars);
   const { Kafka, Redis } = service.sides;
   for (const id of ["figures", "partitions"]) markOld(id, Kafka.away || Redis.away);
@@ -390,68 +331,41 @@ function showPeople(people, known) {
   at("login").hidden = known;
   at("leave").hidden = !known;
   at("people").hidden = people === null;
-  if (people === null) {
-    for (const id of ["runs", "spending", "refused"]) {
-      at(id).replaceChildren();
-      shown.delete(id);
-    }
-    return;
+  const builders = { runs, spending, refused };
+  for (const [id, build] of Object.entries(builders)) {
+    fill(id, people && people[id], (content) => (content === null ? [] : build(content)));
   }
-  fill("runs", people.runs, runs);
-  fill("spending", people.spending, spending);
-  fill("refused", people.refused, refused);
 }
 
-function pill(kind, text) {
-  at("pill").className = `pill ${kind}`;
-  at("pill").textContent = text;
+function show(seen) {
+  document.body.classList.remove("stale");
+  showService(seen.service, seen.people && seen.people.users);
+  showPeople(seen.people, seen.known);
+  at("clock").textContent = new Date().toLocaleTimeString();
 }
 
-let events = null;
-let heard = 0;
-
-function listen() {
-  if (events) events.close();
-  events = new EventSource("events");
-  events.onmessage = ({ data }) => {
-    heard = Date.now();
-    const seen = JSON.parse(data);
-    document.body.classList.remove("stale");
-    showService(seen.service, seen.people && seen.people.users);
-    showPeople(seen.people, seen.known);
-    at("clock").textContent = new Date().toLocaleTimeString();
-  };
-}
-
-// Browsers stop asking after some kinds of failures, so this timer asks again.
-setInterval(() => {
-  showSeen();
-  if (Date.now() - heard < 5000) return;
+const events = follow("events", 5, show, () => {
   document.body.classList.add("stale");
   pill("wrong", "the dashboard does not answer");
-  if (!events || events.readyState === EventSource.CLOSED) listen();
-}, 1000);
+});
+setInterval(showSeen, 1000);
 
 at("form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  at("error").textContent = "";
+  say("error", "");
   try {
     const answer = await post("login", { password: at("password").value });
-    if (!answer.ok) {
-      at("error").textContent = await answer.text();
-      return;
-    }
+    if (!answer.ok) return say("error", await answer.text());
     at("form").reset();
-    listen();
+    events.open();
   } catch {
-    at("error").textContent = "the dashboard does not answer";
+    say("error", "the dashboard does not answer");
   }
 });
 
 at("leave").addEventListener("click", async () => {
   await post("logout").catch(() => null);
-  listen();
+  events.open();
 });
 
-heard = Date.now();
-listen();
+events.open();

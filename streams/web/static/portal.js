@@ -95,48 +95,40 @@ const percent = (share) => `${Math.ceil(100 * share - 1e-9)} %`;
 
 // Plots the spending over time as steps, below the dashed budget. It shows epsilons or, if only the
 // budget has one, shares of the budget.
-function plot(dataset, now, width) {
+function plot(dataset, now, wide) {
   const only = dataset.only_budget;
   const budget = only ? 1 : dataset.budget;
   const amount = (point) => (only ? point.share : shownEpsilon(point, budget));
   const shownAs = only ? percent : up;
   const said = (value) => (only ? `${percent(value)} of your budget` : `ε at most ${up(value)}`);
   const points = dataset.points.map((point) => ({ time: point.time, amount: amount(point) }));
-  const height = 190;
+  const [width, height] = [wide, 190];
   const [left, right, top, bottom] = [44, 10, 18, 26];
-  const first = points[0].time;
-  const span = Math.max(60, now - first);
-  const most = budget * 1.08;
-  const x = (time) => left + ((width - left - right) * Math.min(span, time - first)) / span;
-  const y = (value) => height - bottom - ((height - top - bottom) * value) / most;
-  const svg = drawn("svg", {
-    class: "plot",
-    viewBox: `0 0 ${width} ${height}`,
-    role: "img",
-    "aria-label": `spent from ${moment(first)} until now: ${said(points.at(-1).amount)}`,
-  });
+  const first = points[0].time, span = Math.max(60, now - first);
+  const { svg, add, x, y } = emptyChart(
+    {
+      class: "plot", role: "img",
+      "aria-label": `spent from ${moment(first)} until now: ${said(points.at(-1).amount)}`,
+    },
+    [width, height], [left, right, top, bottom], [first, first + span], [0, budget * 1.08],
+  );
   let line = `M${x(first)},${y(points[0].amount)}`;
   for (const point of points.slice(1)) line += `H${x(point.time)}V${y(point.amount)}`;
   line += `H${width - right}`;
-  svg.append(
-    drawn("path", { class: "area", d: `${line}V${y(0)}H${x(first)}Z` }),
-    drawn("path", { class: "axis", d: `M${left},${y(0)}H${width - right}` }),
-    drawn("path", { class: "budget", d: `M${left},${y(budget)}H${width - right}` }),
-    drawn("text", { x: left - 8, y: y(0) + 4, "text-anchor": "end" }, "0"),
-    drawn("text", { x: left - 8, y: y(budget) + 4, "text-anchor": "end" }, shownAs(budget)),
-    drawn("text", { x: left, y: y(budget) - 6 }, "your budget"),
-    drawn("path", { class: "line", d: line }),
-  );
-  for (const point of points) {
-    const dot = drawn("circle", { class: "point", cx: x(point.time), cy: y(point.amount), r: 3.5 });
-    dot.append(drawn("title", {}, `${moment(point.time)}: ${said(point.amount)}`));
-    svg.append(dot);
+  add("path", { class: "area", d: `${line}V${y(0)}H${x(first)}Z` });
+  add("path", { class: "axis", d: `M${left},${y(0)}H${width - right}` });
+  add("path", { class: "budget", d: `M${left},${y(budget)}H${width - right}` });
+  add("text", { x: left - 8, y: y(0) + 4, "text-anchor": "end" }, "0");
+  add("text", { x: left - 8, y: y(budget) + 4, "text-anchor": "end" }, shownAs(budget));
+  add("text", { x: left, y: y(budget) - 6 }, "your budget");
+  add("path", { class: "line", d: line });
+  for (const { time, amount } of points) {
+    const dot = add("circle", { class: "point", cx: x(time), cy: y(amount), r: 3.5 });
+    dot.append(drawn("title", {}, `${moment(time)}: ${said(amount)}`));
   }
   const label = span > 2 * 86400 ? day : span > 3600 ? moment : clock;
-  svg.append(
-    drawn("text", { x: left, y: height - 6 }, label(first)),
-    drawn("text", { x: width - right, y: height - 6, "text-anchor": "end" }, "now"),
-  );
+  add("text", { x: left, y: height - 6 }, label(first));
+  add("text", { x: width - right, y: height - 6, "text-anchor": "end" }, "now");
   return svg;
 }
 
@@ -308,30 +300,20 @@ const NO_LINK = [
   "This page needs a personal link. Open the link that you received; if you have none, ask the operator of the service for one.",
 ];
 
-let events = null;
-let heard = 0;
 let last = null;
 
-function listen() {
-  if (events) events.close();
-  heard = Date.now();
-  events = new EventSource("events");
-  events.onmessage = ({ data }) => {
-    heard = Date.now();
-    last = JSON.parse(data);
-    if (last === null) {
-      events.close();
-      events = null;
-      showNothing(...NO_LINK);
-    } else {
-      showOwn(last);
-    }
-  };
+const events = follow("events", 20, show, () =>
+  notice("Not available", "This page tries again automatically."),
+);
+
+function show(own) {
+  last = own;
+  if (own === null) refuse(...NO_LINK);
+  else showOwn(own);
 }
 
 function refuse(title, text) {
-  if (events) events.close();
-  events = null;
+  events.close();
   last = null;
   showNothing(title, text);
 }
@@ -340,23 +322,17 @@ function refuse(title, text) {
 // the link in its history.
 async function enter() {
   const token = location.hash.slice(1);
-  if (!token) return listen();
+  if (!token) return events.open();
   history.replaceState(null, "", location.pathname);
   try {
     const answer = await post("enter", { token });
-    if (answer.ok) return listen();
+    if (answer.ok) return events.open();
     const reason = await answer.text();
     return refuse("This link does not work", `${reason.charAt(0).toUpperCase()}${reason.slice(1)}.`);
   } catch {
     return refuse("Not available", "The service does not answer. Open your link again later.");
   }
 }
-
-setInterval(() => {
-  if (!events || Date.now() - heard < 20000) return;
-  notice("Not available", "This page tries again automatically.");
-  listen();
-}, 1000);
 
 at("leave").addEventListener("click", async () => {
   await post("leave").catch(() => null);

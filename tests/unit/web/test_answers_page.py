@@ -107,7 +107,7 @@ def test_the_page_shows_values_gaps_and_new_answers(reader: AnswerReader) -> Non
 def look(page: Any) -> None:
     """Check the chart and the table of both queries, and the chart's keys."""
     page.wait_for_selector("#charts figure")
-    figure = page.locator("#charts figure")
+    figure = page.locator("#charts [role=slider]")
     assert figure.get_attribute("aria-valuemax") == "30"
     assert page.locator("#charts .gap").count() == 1
     assert "2026-01-21 to 2026-01-31" in page.inner_text("#gaps")
