@@ -63,7 +63,7 @@ class Source:
                 logger.warning("%s: %s", self.name, error)
             self.problem = str(error)
         except Unusable:
-            pass  # the thread that asks was told to end
+            pass  # by ``close``
         except Exception as error:  # its text could contain data about users
             logger.error("%s: %s", self.name, failure_of(error))
             self.problem = f"reading failed: {type(error).__name__}"

@@ -1,4 +1,4 @@
-"""What the portal has read, by user: odometer records and HALTs, in a private database.
+"""The records that the portal has read, by user: odometer records and HALTs, in a database.
 
 SQLite keeps the database in a temporary file without a name, which ends with the process, and a
 part of bounded size in memory. A user is a keyed hash there, and the key is in memory only.
