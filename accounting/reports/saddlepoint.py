@@ -39,19 +39,16 @@ from accounting.exact.invalid_input import InvalidInput
 from accounting.reports.bounds import Bounds, Mechanisms
 from accounting.reports.gaussian import GaussianReport
 from accounting.reports.pld import discretisation
-from accounting.reports.pld.lattices import deviation
 from accounting.reports.pld.losses import steps_of
 from accounting.reports.pld.transforms import log_largest_weight
 
 _BERRY_ESSEEN: Final = 0.56
 _CUT: Final = 20.0  # outcomes beyond this many standard deviations have a mass below 1e-88
-_FINENESS: Final = 2.0**-5  # the step of a lattice, relative to the deviation of the losses
 # Tilts to the octave; the logs of the least one, and of the largest one times the deviation.
 _DENSITY, _LOWEST, _REACH = 16, -8.0, 4.0
 _NEAR: Final = np.array([-8, -4, -2, -1, 0, 1, 2, 4])  # tilts tried for a bound, around one
 _HALVINGS = 40
 _USERS, _TILTS = 256, 32  # at a time, so that what is computed for them stays in the cache
-_SMALLEST_DEVIATION: Final = 2.0**-32  # of losses: a smaller one counts as this
 _SMALLEST_VARIANCE: Final = 1e-100  # its powers are normal float64 numbers
 # Rounding of the log of one step's sum, of sums over steps, and of means and variances: relative to
 # 1, to the magnitudes in the sum, and to both the magnitudes and the deviation.
@@ -73,8 +70,8 @@ class SaddlePointReport:
         self._gaussian = GaussianReport(mechanisms, norms)
         self._steps = steps_of(mechanisms, norms)
         sources = self._steps.sources
-        self._deviations = [max(deviation(source), _SMALLEST_DEVIATION) for source in sources]
-        highest = _REACH - math.log2(min(self._deviations))
+        narrowest = min(source.deviation for source in sources)
+        highest = _REACH - math.log2(max(narrowest, discretisation.SMALLEST_DEVIATION))
         self._tilts = np.exp2(np.arange(_LOWEST, highest, 1.0 / _DENSITY))
         # Of each direction and level: `cumulants` of the losses above, below and between; and
         # what `_Composed` calls error, shift, infinite and largest.
@@ -143,18 +140,15 @@ class SaddlePointReport:
 
     def _fill(self, level: int) -> None:
         source = self._steps.sources[level]
-        resolved = 2.0 * discretisation.SMALLEST_STEP * max(map(abs, source.extremes(_CUT)))
-        step = max(_FINENESS * self._deviations[level], resolved)
-        step = 2.0 ** math.floor(math.log2(min(step, 1.0)))
-        losses = discretisation.discretised(source, step, _CUT)
+        losses = discretisation.discretised(source, discretisation.base_step(source, _CUT), _CUT)
         error = 2.0 * losses.error + _STEP_ERROR
         shift = discretisation.LOSS_ERROR * losses.largest
         infinite = 1.0 if self._steps.unbounded[level] else losses.infinity_mass
         for added, sums in enumerate(self._sums):
-            above, largest = cumulants(losses.above, step, bool(added), self._tilts)
+            above, largest = cumulants(losses.above, bool(added), self._tilts)
             below, between = 0.0 * above, above  # nothing is lost
             if losses.below is not None:
-                below, _ = cumulants(losses.below, step, bool(added), self._tilts)
+                below, _ = cumulants(losses.below, bool(added), self._tilts)
                 # The errors of the two discretisations are of second order and about as 2 to 1.
                 between = (above + 2.0 * below) / 3.0
             sums[level] = above, below, between
@@ -163,12 +157,10 @@ class SaddlePointReport:
 
 
 def cumulants(
-    losses: discretisation.LatticeLoss, step: float, added: bool, tilts: FloatArray
+    losses: discretisation.LatticeLoss, added: bool, tilts: FloatArray
 ) -> tuple[FloatArray, float]:
     """Return K, K', K'' and the third absolute central moment, (4, tilts); and the largest loss."""
-    loss, log_mass = losses.offset + step * losses.indices, losses.log_removed
-    if added:
-        loss, log_mass = -loss, losses.log_added
+    loss, log_mass = losses.directed(added)
     moments = np.empty((4, tilts.size))
     for first in range(0, tilts.size, _TILTS):
         part = slice(first, first + _TILTS)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -39,12 +40,16 @@ _FAR_ERROR = 2.0**-40
 # Masses of a discretisation that miss 1 by more than this have more than rounding errors.
 _LARGEST_EXCESS = 2.0**-32
 _DENSE = 128  # the step is at most this part of the distance from the bulk, and at least one
+# A lattice for cumulants has this step, relative to the deviation of the losses, at least this.
+_FINENESS, SMALLEST_DEVIATION = 2.0**-5, 2.0**-32
+# Errors of the log of a sum over nodes, relative to 1, and to the magnitudes in it.
+_STEP_ERROR, _ROUNDING = 2.0**-48, 2.0**-50
 _OFFSETS = 5  # offsets tried for the bulk to be exactly at a node
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Integrals over the cells between `nodes`, which are `offset` + `indices` * step, ascending.
+    """Integrals over the cells between `nodes`, `offset` + `indices` * `step`, ascending.
 
     `widths`: the cells' widths, shape (cells,). `mass`: Q mass of the two halves of each cell, and
     `moment`: |integral of (exp(l - node) - 1) dQ|, shape (cells, 2); the left half refers to the
@@ -52,6 +57,7 @@ class Cells:
     scale = max(node, 0), so that neither small losses nor large ones underflow.
     """
 
+    step: float
     offset: float
     indices: IntArray
     nodes: FloatArray
@@ -76,15 +82,21 @@ class Bins(NamedTuple):
 
 @dataclass(frozen=True)
 class LatticeLoss:
-    """Masses at the losses `offset` + `indices` * step; -inf is no mass. All of shape (nodes,).
+    """Masses at the losses `offset` + `indices` * `step`; -inf is no mass. Shape (nodes,).
 
     `log_removed`: log masses under P at that loss. `log_added`: under Q at minus that loss.
     """
 
+    step: float
     offset: float
     indices: IntArray
     log_removed: FloatArray
     log_added: FloatArray
+
+    def directed(self, added: bool) -> tuple[FloatArray, FloatArray]:
+        """Return (losses, log masses) in one direction."""
+        losses = self.offset + self.step * self.indices.astype(np.float64)
+        return (-losses, self.log_added) if added else (losses, self.log_removed)
 
 
 @dataclass(frozen=True)
@@ -104,6 +116,7 @@ class StepLoss:
     error: float
 
 
+@lru_cache(maxsize=512)
 def discretised(source: StepSource, step: float, cut: float) -> StepLoss:
     """Return both discretisations of a step on multiples of `step` plus an offset of its own.
 
@@ -143,6 +156,27 @@ def discretised(source: StepSource, step: float, cut: float) -> StepLoss:
     )
 
 
+def base_step(source: StepSource, cut: float) -> float:
+    """Return a lattice step at which cumulants are nearly exact, a power of two."""
+    resolved = 2.0 * SMALLEST_STEP * max(abs(end) for end in source.extremes(cut))
+    step = max(_FINENESS * max(source.deviation, SMALLEST_DEVIATION), resolved)
+    return float(2.0 ** math.floor(math.log2(min(step, 1.0))))
+
+
+def log_expectations(losses: StepLoss, added: bool, tilts: FloatArray) -> FloatArray:
+    """Return upper bounds of log E exp(t L) at tilts t > 0, within the cut of the losses."""
+    loss, log_mass = losses.above.directed(added)
+    exponents = np.multiply.outer(tilts, loss) + log_mass
+    top = exponents.max(axis=1)
+    exponents -= top[:, np.newaxis]
+    # Not below e^-700, because subnormal numbers are slow.
+    np.exp(np.maximum(exponents, -700.0, out=exponents), out=exponents)
+    found = top + np.log(exponents.sum(axis=1))
+    # Errors of the masses, of the losses, and of the sum.
+    found += 2.0 * losses.error + _STEP_ERROR + tilts * (LOSS_ERROR * losses.largest)
+    return np.asarray(found + _ROUNDING * (np.abs(top) + tilts * losses.largest))
+
+
 def _totals(lattice: LatticeLoss) -> tuple[float, float]:
     """Return the masses under P and under Q, whose powers are used."""
     with np.errstate(under="ignore"):
@@ -153,6 +187,7 @@ def _lattice(cells: Cells, kept: IntArray, scaled: FloatArray) -> LatticeLoss:
     kept, scaled = kept[scaled > 0.0], scaled[scaled > 0.0]
     log_mass, at = np.log(scaled), cells.nodes[kept]
     return LatticeLoss(
+        cells.step,
         cells.offset,
         cells.indices[kept],
         log_mass + np.minimum(at, 0.0),
@@ -195,7 +230,8 @@ def _cells(source: StepSource, step: float, offset: float, cut: float) -> Cells:
     edges[::2], edges[1::2] = nodes, nodes[:-1] + 0.5 * widths
     mass, moment = source.integrals(edges, nodes, scale, cut)
     shape = (nodes.size - 1, 2)
-    return Cells(offset, indices, nodes, widths, scale, mass.reshape(shape), moment.reshape(shape))
+    mass, moment = mass.reshape(shape), moment.reshape(shape)
+    return Cells(step, offset, indices, nodes, widths, scale, mass, moment)
 
 
 def _connect_the_dots(cells: Cells) -> FloatArray:

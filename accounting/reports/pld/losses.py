@@ -51,6 +51,20 @@ class SampledGaussian:
         """True if the step loses the same when a user is added as when removed."""
         return self.sampling_rate == 1.0
 
+    @property
+    def deviation(self) -> float:
+        """Roughly the root of the mean square of the loss, under Q."""
+        x = np.linspace(-9.0, 9.0, 181)
+        losses = self.loss(x)
+        mean = float(np.exp(-0.5 * x * x) @ (losses * losses)) * 0.1 / math.sqrt(2.0 * math.pi)
+        return math.sqrt(mean)
+
+    @property
+    def largest_added(self) -> float:
+        """The largest loss when a user is added, rounded up."""
+        rate = self.sampling_rate
+        return -math.log1p(-rate) * (1.0 + 2.0**-50) if rate < 1.0 else math.inf
+
     def outcomes(self, cut: float) -> tuple[float, float]:
         """Return outcomes beyond each of which each distribution has a mass of about Phi(-cut)."""
         tail = float(ndtr(-cut)) / self.sampling_rate
@@ -132,6 +146,16 @@ class _Bounded:
     size: float
     mirrored: ClassVar = True  # the step loses the same if a user is added or removed
 
+    @property
+    def deviation(self) -> float:
+        """The root of the mean square of the loss, at most."""
+        return self.size
+
+    @property
+    def largest_added(self) -> float:
+        """The largest loss when a user is added."""
+        return self.size
+
     def extremes(self, cut: float) -> tuple[float, float]:
         """Return the least and the largest loss; nothing is cut."""
         return -self.size, self.size
@@ -152,13 +176,6 @@ class _Bounded:
 class LaplaceShift(_Bounded):
     """Laplace noise of scale 1, with and without a shift by `size`."""
 
-    def cumulants(self, tilts: FloatArray) -> FloatArray:
-        """Return log E exp(t l) under P at the tilts t > 0 (Mironov 2017, Prop. 6)."""
-        m = self.size
-        log_ahead = np.log1p(tilts) - np.log1p(2.0 * tilts) + tilts * m
-        log_back = np.log(tilts) - np.log1p(2.0 * tilts) - (tilts + 1.0) * m
-        return np.asarray(np.logaddexp(log_ahead, log_back))
-
     def integrals(
         self, edges: FloatArray, nodes: FloatArray, scale: FloatArray, cut: float
     ) -> tuple[FloatArray, FloatArray]:
@@ -177,11 +194,6 @@ class LaplaceShift(_Bounded):
 
 class RandomisedResponse(_Bounded):
     """Two outcomes, of the losses `size` and -`size`."""
-
-    def cumulants(self, tilts: FloatArray) -> FloatArray:
-        """Return log E exp(t l) under P at the tilts t > 0."""
-        log_rest = -math.log1p(math.exp(-self.size))
-        return np.asarray(log_rest + np.logaddexp(tilts * self.size, -(tilts + 1.0) * self.size))
 
     def integrals(
         self, edges: FloatArray, nodes: FloatArray, scale: FloatArray, cut: float

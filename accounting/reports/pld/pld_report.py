@@ -7,38 +7,79 @@ al., arXiv 2602.06756; Koskela et al. had left it open).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import numpy as np
+from scipy.special import log_ndtr
 
-from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray
+from accounting.exact.argument_checks import FloatArray, IntArray
 from accounting.reports.bounds import Bounds, Mechanisms
-from accounting.reports.pld.ceilings import AddedCeilings
-from accounting.reports.pld.discretisation import StepLoss, discretised
-from accounting.reports.pld.lattices import CUTS, TILTS, LatticeChooser, LatticePlan
+from accounting.reports.pld.discretisation import (
+    LOSS_ERROR,
+    SMALLEST_STEP,
+    base_step,
+    discretised,
+    log_expectations,
+)
 from accounting.reports.pld.losses import steps_of
-from accounting.reports.pld.transforms import Composition, LossTransforms
+from accounting.reports.pld.transforms import (
+    Composition,
+    Lattice,
+    LossTransforms,
+    log_largest_weight,
+)
 
-_CHUNK = 2**20  # complex numbers in one intermediate
-_LOSSES_KEPT, _ENTRIES_KEPT = 2000, 2**25
-_SEARCH_STEPS = 300
-# Wider intervals are recomputed on a finer lattice, or with the tilt of the upper bound.
+# Wider intervals are computed again on a finer lattice, or with the tilt of the upper bound.
 _WIDE_EPSILON, _WIDE_DELTA, _REFINEMENTS = 5e-4, 2e-2, 3
-_FURTHEST = 2**60
+# Frequencies of a level in a table: the least one that a history needs. Frequencies in a table,
+# and numbers in the tables that are kept.
+_COLUMNS, _MOST_COLUMNS, _ENTRIES_KEPT = (2**9, 2**13, 2**18), 2**22, 2**25
 _TRUNCATED = 1e-8  # of delta
-_ROUNDING = 2.0**-50
+TILTS: Final = 2.0 ** np.arange(-24.0, 36.25, 0.25)
+_LOG_WEIGHT: Final = log_largest_weight(TILTS)
+# A larger tilt than the best one needs a shorter period, a smaller one if losses have a heavy tail.
+# Among the tilts that lose at most this much accuracy of delta, in nats, the one with the shortest
+# period is taken; tilts at whole octaves come first, so that histories share more tables.
+_LARGER_COST, _TILT_COST, _OCTAVE, _HALF_OCTAVE_HANDICAP = 3.0, 7.0, 4, 1.7
+# Outcomes are cut off beyond so many standard deviations.
+_CUTS: Final = np.array([4.0, 5.0, 6.0, 7.0, 8.0, 9.5, 11.0, 13.0, 16.0, 20.0, 24.0, 30.0, 37.5])
+# Mass outside the range of outcomes may add this to delta, and aliasing that, in nats below it.
+_OUTSIDE_MARGIN, _MARGIN = 11.0, 18.0
+_TOLERANCE = 2e-4  # discretisation may add this to epsilon, relative to it
+_STEP_EXPONENTS: Final = np.arange(-90, 2)
+_LOG2_SIZES = (7, 19)
+_LOG_SMALLEST_DELTA, _FLOOR_MARGIN = -740.0, 5.0
+_LARGE = 1e200
 
 
-class TableKey(NamedTuple):
-    """The choices that users of one `LossTransforms` share; `tilt` and `cut` are indices."""
+class _Plan(NamedTuple):
+    """A lattice step 2**`exponent` (at least 2**`finest`), a size, and indices of tilt and cut.
 
-    step_exponent: int
+    The choices affect tightness and speed, not validity. `epsilon` and `log_delta`: roughly the
+    point that is asked for.
+    """
+
+    exponent: int
     log2_size: int
     tilt: int
     cut: int
-    added: bool
-    upper: bool
+    finest: int
+    epsilon: float
+    log_delta: float
+
+    def finer(self, previous: _Plan, error: float) -> _Plan:
+        """Return this plan, with a finer step if the tilt is the one of the previous plan.
+
+        `error`: the previous plan's error over the error wanted, which falls with the square of the
+        step.
+        """
+        if self.tilt != previous.tilt:
+            return self
+        halvings = min(max(math.ceil(0.5 * math.log2(error)), 1), 4)
+        target = max(min(self.exponent, previous.exponent - halvings), self.finest)
+        finer = max(min(self.exponent - target, _LOG2_SIZES[1] - self.log2_size), 0)
+        return self._replace(exponent=self.exponent - finer, log2_size=self.log2_size + finer)
 
 
 class PldReport:
@@ -49,8 +90,8 @@ class PldReport:
     the larger direction counts.
 
     Upper bounds compose distributions that dominate the steps and lower bounds distributions that
-    the steps dominate (`losses`); errors of truncation, aliasing and rounding are on the safe side
-    (`transforms`). The lattice is chosen for each user so that epsilon has a relative
+    the steps dominate (`discretisation`); errors of truncation, aliasing and rounding are on the
+    safe side (`transforms`). The lattice is chosen for each history so that epsilon has a relative
     error of about 1e-3 or less; outside of usual ranges the interval is wider, but valid. A norm of
     more than 128 times the noise, or an epsilon of more than 128, counts as an unbounded loss above
     and as 128 below.
@@ -58,284 +99,224 @@ class PldReport:
 
     def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
         self._steps = steps_of(mechanisms, norms)
-        self._chooser = LatticeChooser(self._steps.sources)
-        mirrored = [source.mirrored for source in self._steps.sources]
-        self._one_sided_levels = np.logical_not(mirrored)
-        self._ceilings = AddedCeilings(self._steps)
-        self._losses: dict[tuple[int, int, int], StepLoss] = {}  # by level, exponent and cut
-        self._tables: dict[TableKey, LossTransforms] = {}
+        sources = self._steps.sources
+        self._deviations = np.array([source.deviation for source in sources])
+        self._mirrored = np.array([source.mirrored for source in sources])
+        largest = [source.largest_added for source in sources]
+        self._largest_added = np.where(self._steps.unbounded, np.inf, largest)
+        self._curves: dict[tuple[int, int, bool], FloatArray] = {}  # by level, cut and direction
+        self._ends: dict[int, FloatArray] = {}  # the largest losses within a cut, (levels,)
+        self._tables: dict[tuple[Lattice, int, bool, bool, int], LossTransforms] = {}
 
     def delta(self, counts: IntArray, epsilon: float) -> Bounds:
         """Return bounds on delta at `epsilon` >= 0; `counts`: steps at each level, (n, levels)."""
-        used, steps = self._used(counts)
-        if not used.any():
-            return _bounds(used, np.zeros(0), np.zeros(0))
-        epsilons, nothing = np.full(steps.shape[0], float(epsilon)), np.zeros(steps.shape[0])
-        lower, upper = self._delta_interval(steps, epsilons, False, nothing)
-        ceiling, one_sided = self._ceilings.delta(steps, epsilons), self._one_sided(steps)
-        upper = np.where(one_sided, upper, np.minimum(upper, ceiling))
-        more = np.flatnonzero(one_sided & (ceiling > lower))
-        if more.size:
-            other = self._delta_interval(steps[more], epsilons[more], True, lower[more])
-            lower[more] = np.maximum(lower[more], other[0])
-            upper[more] = np.maximum(upper[more], np.minimum(other[1], ceiling[more]))
-        return _bounds(used, lower, upper)
+        return self._each(counts, lambda steps: self._delta(steps, float(epsilon)))
 
-    def epsilon(self, counts: IntArray, delta: float | FloatArray) -> Bounds:
-        """Return bounds on epsilon at `delta`, 0 < delta < 1, one number or one for each user.
+    def epsilon(self, counts: IntArray, delta: float) -> Bounds:
+        """Return bounds on epsilon at 0 < `delta` < 1; `counts` as for `delta`."""
+        return self._each(counts, lambda steps: self._epsilon(steps, delta))
 
-        `counts` as for `delta`.
-        """
-        used, steps = self._used(counts)
-        if not used.any():
-            return _bounds(used, np.zeros(0), np.zeros(0))
-        deltas = np.broadcast_to(np.asarray(delta, dtype=np.float64), used.shape)[used]
-        lower, upper = self._epsilon_interval(steps, deltas, added=False)
-        one_sided = self._one_sided(steps)
-        upper = np.where(one_sided, upper, np.minimum(upper, self._ceilings.largest(steps)))
-        known = np.flatnonzero(one_sided & (upper < math.inf))
-        known = known[self._ceilings.delta(steps[known], upper[known]) > deltas[known]]
-        if known.size:
-            # Where Chernoff's bound does not show that adding is below removing, delta may.
-            log_delta = np.log(deltas[known])
-            plan = self._chooser.at_both(steps[known], upper[known], log_delta, added=True)
-            more = known[self._delta(steps[known], plan, added=True, upper=True) > deltas[known]]
-            if more.size:
-                other = self._epsilon_interval(steps[more], deltas[more], added=True)
-                lower[more] = np.maximum(lower[more], other[0])
-                upper[more] = np.maximum(upper[more], other[1])
-        return _bounds(used, lower, upper)
-
-    def _used(self, counts: IntArray) -> tuple[BoolArray, FloatArray]:
-        """Return whether each user has steps that cost something, and the steps of those who do."""
+    def _each(self, counts: IntArray, ask: Callable[[FloatArray], tuple[float, float]]) -> Bounds:
         steps = counts.astype(np.float64)
         steps[:, self._steps.free] = 0.0
-        used = np.asarray(steps.any(axis=1))
-        return used, steps[used]
+        lower, upper = np.zeros((2, len(steps)))
+        # One history at a time: a batch would have to be split by lattice, tilt and cut.
+        for user in np.flatnonzero(steps.any(axis=1)).tolist():
+            lower[user], upper[user] = ask(steps[user])
+        lower = np.minimum(lower, upper)
+        # The errors of the two discretisations are of second order and about as 1 to 2.
+        with np.errstate(invalid="ignore"):
+            estimate = lower + (upper - lower) / 3.0
+        return Bounds(lower, np.clip(estimate, lower, upper), upper)
 
-    def _one_sided(self, steps: FloatArray) -> BoolArray:
-        """Return whether each user has steps that lose more in one direction, shape (n,)."""
-        return np.asarray(steps[:, self._one_sided_levels].any(axis=1))
+    def _delta(self, steps: FloatArray, epsilon: float) -> tuple[float, float]:
+        lower, upper = self._delta_interval(steps, epsilon, False, 0.0)
+        ceiling = self._ceiling(steps, epsilon, len(_CUTS) - 1)
+        if not (steps > 0.0)[~self._mirrored].any():
+            upper = min(upper, ceiling)
+        elif ceiling > lower:
+            other = self._delta_interval(steps, epsilon, True, lower)
+            lower, upper = max(lower, other[0]), max(upper, min(other[1], ceiling))
+        return lower, upper
+
+    def _epsilon(self, steps: FloatArray, delta: float) -> tuple[float, float]:
+        lower, upper = self._epsilon_interval(steps, delta, False)
+        if not (steps > 0.0)[~self._mirrored].any():
+            upper = min(upper, self._largest(steps))
+            return lower, upper
+        log_delta = math.log(delta)
+        cut = self._cut(steps, log_delta)
+        if upper < math.inf and self._ceiling(steps, upper, cut) > delta:
+            # Where Chernoff's bound does not show that adding is below removing, delta may.
+            plan = self._plan(steps, upper, log_delta, True)
+            if self._composition(steps, plan, True, True).delta(upper) > delta:
+                other = self._epsilon_interval(steps, delta, True)
+                lower, upper = max(lower, other[0]), max(upper, other[1])
+        return lower, upper
 
     def _delta_interval(
-        self, steps: FloatArray, epsilons: FloatArray, added: bool, enough: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+        self, steps: FloatArray, epsilon: float, added: bool, enough: float
+    ) -> tuple[float, float]:
         """Return (lower, upper) in one direction; it need not be tight below `enough`."""
-        plan = self._chooser.at_epsilon(steps, epsilons, added, enough)
-        lower, upper = np.zeros(steps.shape[0]), self._delta(steps, plan, added, upper=True)
-        wide = np.flatnonzero(upper > enough)
-        lower[wide] = self._delta(steps[wide], plan.select(wide), added, upper=False)
-        for _ in range(_REFINEMENTS):
-            error = (upper - lower) / (_WIDE_DELTA * np.maximum(upper, 1e-300))
-            wide = np.flatnonzero((error > 1.0) & (upper > enough))
-            if wide.size == 0:
+        curve, _ = self._curve(steps, len(_CUTS) - 1, added)
+        log_delta = float((curve + _LOG_WEIGHT - TILTS * epsilon).min())
+        least = math.log(enough) - _FLOOR_MARGIN if enough > 0.0 else -math.inf
+        log_delta = min(max(log_delta, least, _LOG_SMALLEST_DELTA), 0.0)
+        plan = self._plan(steps, epsilon, log_delta, added)
+        lower, upper = 0.0, 1.0
+        for turn in range(1 + _REFINEMENTS):
+            upper = min(upper, self._composition(steps, plan, added, True).delta(epsilon))
+            if upper <= enough:
                 break
-            coarse = plan.select(wide)
-            log_delta = np.clip(np.log(upper[wide]), coarse.log_delta - 20.0, coarse.log_delta)
-            finer = self._chooser.at_both(steps[wide], coarse.epsilon, log_delta, added)
-            finer = finer.finer(coarse, error[wide])
-            low = self._delta(steps[wide], finer, added, upper=False)
-            high = self._delta(steps[wide], finer, added, upper=True)
-            lower[wide] = np.maximum(lower[wide], low)
-            upper[wide] = np.minimum(upper[wide], high)
-            plan = plan.updated(wide, finer)
+            lower = max(lower, self._composition(steps, plan, added, False).delta(epsilon))
+            error = (upper - lower) / (_WIDE_DELTA * max(upper, 1e-300))
+            if error <= 1.0 or turn == _REFINEMENTS:
+                break
+            log_delta = min(max(math.log(upper), plan.log_delta - 20.0), plan.log_delta)
+            plan = self._plan(steps, epsilon, log_delta, added).finer(plan, error)
         return lower, upper
 
     def _epsilon_interval(
-        self, steps: FloatArray, delta: FloatArray, added: bool
-    ) -> tuple[FloatArray, FloatArray]:
+        self, steps: FloatArray, delta: float, added: bool
+    ) -> tuple[float, float]:
         """Return (lower, upper) in one direction."""
-        plan = self._chooser.at_delta(steps, delta, added)
-        lower = self._epsilon(steps, plan, delta, added, upper=False)
-        upper = self._epsilon(steps, plan, delta, added, upper=True)
-        for _ in range(_REFINEMENTS):
-            known = np.where(upper < math.inf, upper, 0.0)
-            error = (known - lower) / (_WIDE_EPSILON * self._chooser.scale(steps, known))
-            wide = np.flatnonzero(error > 1.0)
-            if wide.size == 0:
+        log_delta = math.log(delta)
+        curve, _ = self._curve(steps, self._cut(steps, log_delta), added)
+        epsilon = max(float(((curve + _LOG_WEIGHT - log_delta) / TILTS).min()), 0.0)
+        plan = self._plan(steps, epsilon, log_delta, added)
+        lower, upper = 0.0, math.inf
+        for turn in range(1 + _REFINEMENTS):
+            found = (
+                self._composition(steps, plan, added, side).epsilon(delta, plan.epsilon)
+                for side in (False, True)
+            )
+            lower, upper = max(lower, next(found)), min(upper, next(found))
+            error = (upper - lower) / (_WIDE_EPSILON * self._scale(steps, upper))
+            if not 1.0 < error < math.inf or turn == _REFINEMENTS:
                 break
-            coarse = plan.select(wide)
-            finer = self._chooser.at_both(steps[wide], upper[wide], coarse.log_delta, added)
-            finer = finer.finer(coarse, error[wide])
-            low = self._epsilon(steps[wide], finer, delta[wide], added, upper=False)
-            high = self._epsilon(steps[wide], finer, delta[wide], added, upper=True)
-            lower[wide] = np.maximum(lower[wide], low)
-            upper[wide] = np.minimum(upper[wide], high)
-            plan = plan.updated(wide, finer)
+            plan = self._plan(steps, upper, log_delta, added).finer(plan, error)
         return lower, upper
 
-    def _delta(self, steps: FloatArray, plan: LatticePlan, added: bool, upper: bool) -> FloatArray:
-        """Return one bound on delta in one direction, at the epsilons of the plan."""
-        result = np.zeros(steps.shape[0])
-        for users, step, composition in self._compositions(steps, plan, added, upper):
-            place = (plan.epsilon[users] - composition.offset) / step
-            place += np.abs(place) * (-_ROUNDING if upper else _ROUNDING)
-            place = np.clip(place, -_FURTHEST, _FURTHEST)
-            at, rows = np.floor(place).astype(np.int64), np.arange(users.size)
-            left, right = composition.delta(at, rows), composition.delta(at + 1, rows)
-            # Between lattice points delta is linear in exp(epsilon).
-            part = np.expm1((place - at) * step) / math.expm1(step)
-            result[users] = left + np.clip(part, 0.0, 1.0) * (right - left)
-        return np.minimum(result * (1.0 + (_ROUNDING if upper else -_ROUNDING)), 1.0)
+    def _composition(self, steps: FloatArray, plan: _Plan, added: bool, upper: bool) -> Composition:
+        lattice = Lattice(2.0**plan.exponent, 2**plan.log2_size, float(TILTS[plan.tilt]))
+        for columns in _COLUMNS:
+            kept = min(columns, max(_COLUMNS[0], _MOST_COLUMNS // steps.size))
+            table = self._table(lattice, plan.cut, added, upper, kept)
+            for level in np.flatnonzero((steps > 0.0) & ~table.filled).tolist():
+                losses = discretised(
+                    self._steps.sources[level], lattice.step, float(_CUTS[plan.cut])
+                )
+                table.fill(level, losses, bool(self._steps.unbounded[level]))
+            composed = Composition(table, steps)
+            # The transform of few steps has not decayed: they need more frequencies.
+            if composed.log_truncated(plan.epsilon) <= plan.log_delta + math.log(_TRUNCATED):
+                break
+        return composed
 
-    def _epsilon(
-        self, steps: FloatArray, plan: LatticePlan, delta: FloatArray, added: bool, upper: bool
-    ) -> FloatArray:
-        """Return one bound on epsilon at `delta` in one direction."""
-        result = np.zeros(steps.shape[0])
-        for users, step, composition in self._compositions(steps, plan, added, upper):
-            target = delta[users]
-            start = np.clip(np.floor(-composition.offset / step), -_FURTHEST, _FURTHEST)
-            guess = np.clip((plan.epsilon[users] - composition.offset) / step, start, _FURTHEST)
-            low, at_low, high, at_high = _crossing(
-                composition.delta,
-                target,
-                start.astype(np.int64),
-                guess.astype(np.int64) + 1,
-                step * float(TILTS[plan.tilt[users[0]]]),
-            )
-            # Between lattice points delta is linear in exp(epsilon).
-            found = (at_low >= target) & (at_high < target)
-            part = (at_low - target) / np.where(found, at_low - at_high, 1.0)
-            between = low * step + np.log1p(math.expm1(step) * np.clip(part, 0.0, 1.0))
-            # Without a crossing, the evaluated places still bound: one below delta is an upper
-            # bound.
-            place = np.where(found & (high - low == 1), between, (high if upper else low) * step)
-            epsilon = composition.offset + place
-            rounding = _ROUNDING * (np.abs(composition.offset) + np.abs(place) + step)
-            epsilon += rounding if upper else -rounding
-            if upper:
-                epsilon = np.where(at_high < target, epsilon, math.inf)
-            else:
-                epsilon = np.where(at_low >= target, epsilon, 0.0)
-            result[users] = np.maximum(epsilon, 0.0)
-        return result
+    def _table(
+        self, lattice: Lattice, cut: int, added: bool, upper: bool, kept: int
+    ) -> LossTransforms:
+        key = lattice, cut, added, upper, kept
+        if key not in self._tables:
+            if sum(table.transform.size for table in self._tables.values()) > _ENTRIES_KEPT:
+                self._tables.clear()
+            levels = len(self._steps.sources)
+            self._tables[key] = LossTransforms(levels, lattice, added, upper, kept)
+        return self._tables[key]
 
-    def _compositions(
-        self, steps: FloatArray, plan: LatticePlan, added: bool, upper: bool
-    ) -> Iterator[tuple[IntArray, float, Composition]]:
-        """Yield (users, lattice step, composition) for users who share a table."""
-        choices = np.stack([plan.step_exponent, plan.log2_size, plan.tilt, plan.cut], axis=1)
-        for choice in np.unique(choices, axis=0):
-            users = np.flatnonzero((choices == choice).all(axis=1))
-            exponent, log2_size, tilt, cut = choice.tolist()
-            key = TableKey(exponent, log2_size, tilt, cut, added, upper)
-            table = self._table(key)
-            self._fill(table, key, steps[users])
-            cutoffs = table.needed_cutoffs(
-                steps[users], plan.epsilon[users], plan.log_delta[users] + math.log(_TRUNCATED)
-            )
-            if table.extend_to(int(cutoffs.max())):
-                self._fill(table, key, steps[users])
-            for cutoff in np.unique(cutoffs).tolist():
-                alike = users[cutoffs == cutoff]
-                chunk = max(1, _CHUNK // (cutoff + 1))
-                for first in range(0, alike.size, chunk):
-                    part = alike[first : first + chunk]
-                    yield part, table.step, table.compose(steps[part], cutoff)
+    def _plan(self, steps: FloatArray, epsilon: float, log_delta: float, added: bool) -> _Plan:
+        """Plan for the neighbourhood of `epsilon` and `log_delta`."""
+        cut = self._cut(steps, log_delta)
+        curve, _ = self._curve(steps, cut, added)
+        used = np.flatnonzero(steps)
+        if cut not in self._ends:
+            ends = [source.extremes(float(_CUTS[cut])) for source in self._steps.sources]
+            self._ends[cut] = np.abs(np.array(ends)).max(axis=1)
+        largest = self._ends[cut][used]
+        # Errors of the losses are multiplied by the tilt.
+        blurred = TILTS * (float(steps[used] @ largest) * LOSS_ERROR) > 1.0
+        curve = np.where(blurred, np.maximum(curve, _LARGE), curve)
+        log_bound = curve + _LOG_WEIGHT - TILTS * epsilon
+        best = int(log_bound.argmin())
+        excess = np.where(curve < _LARGE, log_bound - log_delta + _MARGIN, np.inf)
+        tilt, period = _tilt(log_bound, excess, log_delta)
+        # The variance that discretising one step adds; less if the loss is narrower.
+        sizes = 2.0**_STEP_EXPONENTS
+        spread = steps @ np.minimum(sizes * sizes, 4.0 * self._deviations[:, np.newaxis] * sizes)
+        allowed = _TOLERANCE * self._scale(steps, epsilon) * 8.0 / (TILTS[best] + 1.0)
+        coarsest = max(int((spread <= allowed).sum()) - 1, 0)
+        finest = math.floor(math.log2(max(float(largest.max()) * SMALLEST_STEP, 1e-300))) + 1
+        # The effect of a step on the tilted loss must be small, too.
+        exponent = min(int(_STEP_EXPONENTS[coarsest]), math.floor(math.log2(0.25 / TILTS[tilt])))
+        exponent = max(exponent, finest)
+        log2_size = math.ceil(math.log2(period) - exponent)
+        exponent += max(log2_size - _LOG2_SIZES[1], 0)
+        exponent = min(exponent, int(_STEP_EXPONENTS[-1]))
+        log2_size = min(max(log2_size, _LOG2_SIZES[0]), _LOG2_SIZES[1])
+        return _Plan(exponent, log2_size, tilt, cut, finest, epsilon, log_delta)
 
-    def _table(self, key: TableKey) -> LossTransforms:
-        table = self._tables.pop(key, None)
-        if table is None:
-            levels, tilt = len(self._steps.sources), float(TILTS[key.tilt])
-            step, size = 2.0**key.step_exponent, 2**key.log2_size
-            table = LossTransforms(levels, step, size, tilt, key.added, key.upper)
-        self._tables[key] = table  # moved last, so that the first is the least recently used
-        while (
-            len(self._tables) > 1 and sum(t.entries for t in self._tables.values()) > _ENTRIES_KEPT
-        ):
-            del self._tables[next(iter(self._tables))]
-        return table
+    def _cut(self, steps: FloatArray, log_delta: float) -> int:
+        """Return the index of the least cut beyond which all steps together are far below delta."""
+        needed = math.log(float(steps.sum())) - log_delta + _OUTSIDE_MARGIN
+        return min(int(np.searchsorted(-log_ndtr(-_CUTS), needed)), len(_CUTS) - 1)
 
-    def _fill(self, table: LossTransforms, key: TableKey, steps: FloatArray) -> None:
-        for level in table.missing(np.asarray(steps.any(axis=0))).tolist():
-            unbounded = bool(self._steps.unbounded[level])
-            table.fill(level, self._loss(level, key.step_exponent, key.cut), unbounded)
+    def _scale(self, steps: FloatArray, epsilon: float) -> float:
+        """Return the scale of an epsilon, to compare its errors with."""
+        deviation = math.sqrt(float(steps @ (self._deviations * self._deviations)))
+        return max(epsilon, 0.25 * deviation, 1e-300)
 
-    def _loss(self, level: int, exponent: int, cut: int) -> StepLoss:
-        key = level, exponent, cut
-        if key not in self._losses:
-            while len(self._losses) >= _LOSSES_KEPT:
-                del self._losses[next(iter(self._losses))]
-            source = self._steps.sources[level]
-            self._losses[key] = discretised(source, 2.0**exponent, CUTS[cut])
-        return self._losses[key]
+    def _curve(self, steps: FloatArray, cut: int, added: bool) -> tuple[FloatArray, float]:
+        """Return upper bounds of log E exp(t L) at `TILTS`, and of the mass beyond a cut."""
+        used = np.flatnonzero(steps).tolist()
+        for level in used:
+            if (level, cut, added) not in self._curves:
+                source, within = self._steps.sources[level], float(_CUTS[cut])
+                losses = discretised(source, base_step(source, within), within)
+                found = log_expectations(losses, added, TILTS)
+                self._curves[level, cut, added] = np.append(found, losses.infinity_mass)
+        total = steps[used] @ np.array([self._curves[level, cut, added] for level in used])
+        total *= 1.0 + (len(used) + 4.0) * 2.0**-52
+        return total[:-1], float(total[-1])
+
+    def _ceiling(self, steps: FloatArray, epsilon: float, cut: int) -> float:
+        """Return an upper bound of delta in the add direction, by Chernoff.
+
+        Adding a user is below removing one in most histories. The loss of sampled steps is bounded
+        by -log(1 - q) each, and delta falls to 0 on the way to their sum, faster than a lattice can
+        resolve.
+        """
+        if epsilon >= self._largest(steps):
+            return 0.0
+        if (steps > 0.0)[self._steps.unbounded].any():
+            return 1.0
+        curve, beyond = self._curve(steps, cut, True)
+        log_bound = float((curve + _LOG_WEIGHT - TILTS * (1.0 - 2.0**-50) * epsilon).min())
+        return min((math.exp(min(log_bound, 1.0)) + beyond) * (1.0 + 2.0**-40) + 5e-324, 1.0)
+
+    def _largest(self, steps: FloatArray) -> float:
+        """Return the largest loss in the add direction, rounded up."""
+        used = steps > 0.0
+        total = float(steps[used] @ self._largest_added[used])
+        return total * (1.0 + (steps.size + 4.0) * 2.0**-52)
 
 
-def _crossing(
-    value: Callable[[IntArray, IntArray], FloatArray],
-    target: FloatArray,
-    start: IntArray,
-    guess: IntArray,
-    slope: float,
-) -> tuple[IntArray, FloatArray, IntArray, FloatArray]:
-    """Return where a decreasing function crosses its target, from `start` on, near `guess`.
+def _tilt(log_bound: FloatArray, excess: FloatArray, log_delta: float) -> tuple[int, float]:
+    """Return (tilt, period): what is aliased from both sides is to be far below delta.
 
-    `value` takes (places, users); `slope`: roughly how fast log(value) falls between places.
-
-    Returns:
-        (low, its value, high, its value), shape (n,) each: value(low) >= target > value(high) and
-        high = low + 1, or as much of this as was found.
+    `excess`: the log of Chernoff's bound at each tilt over what may be aliased.
     """
-    unit = float(np.clip(1.0 / slope, 1.0, _FURTHEST)) if slope > 0.0 else float(_FURTHEST)
-    log_target = np.log(target)
-    low, high = start - 1, np.maximum(guess, start + 1)
-    # By user: whether the search to the left has ended, or must take short strides; the length of
-    # the next stride; and how often in a row the left (> 0) or right (< 0) end has moved.
-    stuck, careful = np.zeros(start.size, dtype=np.bool_), np.zeros(start.size, dtype=np.bool_)
-    at_low, at_high = np.zeros(start.size), value(high, np.arange(start.size))
-    stride, moves = np.ones(start.size), np.zeros(start.size, dtype=np.int64)
-    for turn in range(_SEARCH_STEPS):
-        rising = (at_high >= target) & (high < _FURTHEST)
-        falling = (at_high < target) & (at_low < target) & (high > start) & ~stuck
-        inside = (at_low >= target) & (at_high < target) & (high - low > 1)
-        open_ = np.flatnonzero(rising | falling | inside)
-        if open_.size == 0:
-            break
-        above = np.log(np.maximum(at_low[open_], 1e-320)) - log_target[open_]
-        below = log_target[open_] - np.log(np.maximum(at_high[open_], 1e-320))
-        # To the left, slightly further than the slope suggests; then ever further.
-        ahead = high[open_] + unit * stride[open_]
-        by_slope = np.minimum(1.25 * below * unit, 4.0 * unit * stride[open_])
-        by_slope = np.where(careful[open_], 0.0, by_slope)
-        back = high[open_] - np.maximum(by_slope, stride[open_])
-        stride[open_] *= np.where(inside[open_], 1.0, 2.0)
-        # Between two ends by false position; the end that stays counts half (Illinois).
-        weight = np.where(moves[open_] >= 2, 0.5, 1.0) / np.where(moves[open_] <= -2, 0.5, 1.0)
-        share = above / np.maximum(above + weight * below, 1e-300)
-        share = np.where(inside[open_] & (turn % 8 != 7), share, 0.5)
-        between = low[open_] + share * (high[open_] - low[open_])
-        between = np.clip(between, low[open_] + 1.0, high[open_] - 1.0)
-        place = np.where(rising[open_], ahead, np.where(falling[open_], back, between))
-        place = np.clip(place, np.minimum(start[open_], _FURTHEST), _FURTHEST).astype(np.int64)
-        found = value(place, open_)
-        # A right end that turns out to be above the target becomes the left end.
-        low[open_] = np.where(rising[open_], high[open_], low[open_])
-        at_low[open_] = np.where(rising[open_], at_high[open_], at_low[open_])
-        left = ~rising[open_] & (found >= target[open_])
-        # Far from the tilt's own epsilon a bound may vanish in its errors: go less far.
-        lost = falling[open_] & (found < at_high[open_] * (1.0 - 1e-6))
-        careful[open_] |= lost
-        stride[open_] = np.where(lost, np.maximum(0.1 * (high[open_] - place), 1.0), stride[open_])
-        stuck[open_] = lost & (place == high[open_] - 1)
-        place, found = np.where(lost, high[open_], place), np.where(lost, at_high[open_], found)
-        low[open_], at_low[open_] = (
-            np.where(left, place, low[open_]),
-            np.where(left, found, at_low[open_]),
-        )
-        high[open_] = np.where(left, high[open_], place)
-        at_high[open_] = np.where(left, at_high[open_], found)
-        moves[open_] = np.where(
-            left, np.maximum(moves[open_], 0) + 1, np.minimum(moves[open_], 0) - 1
-        )
-    return low, at_low, high, at_high
-
-
-def _bounds(used: BoolArray, lower: FloatArray, upper: FloatArray) -> Bounds:
-    """Return bounds for all users from those of the `used` ones; zeros for the others."""
-    all_lower, all_upper = np.zeros(used.size), np.zeros(used.size)
-    all_lower[used], all_upper[used] = np.minimum(lower, upper), upper
-    # The errors of the two discretisations are of second order and about as 1 to 2.
-    with np.errstate(invalid="ignore"):
-        estimate = all_lower + (all_upper - all_lower) / 3.0
-    return Bounds(all_lower, np.clip(estimate, all_lower, all_upper), all_upper)
+    best = int(log_bound.argmin())
+    top = int(np.flatnonzero(log_bound <= log_bound[best] + _LARGER_COST)[-1])
+    candidates = np.maximum(top - top % 2 - np.arange(0, 24, 2), 0)
+    chosen = TILTS[candidates]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        right = excess / (TILTS - chosen[:, np.newaxis])
+    right = np.where(chosen[:, np.newaxis] < TILTS, right, np.inf).min(axis=1)
+    left = (_MARGIN - log_delta) / chosen
+    periods = np.maximum(left, np.maximum(right, 0.0))
+    handicap = np.where(candidates % _OCTAVE == 0, 1.0, _HALF_OCTAVE_HANDICAP)
+    costly = log_bound[candidates] - log_bound[best] > _TILT_COST
+    costly[0] = False
+    taken = int(np.where(costly, np.inf, periods * handicap).argmin())
+    period = float(periods[taken])
+    return int(candidates[taken]), period if period < math.inf else float(left[taken])

@@ -1,4 +1,4 @@
-"""Transforms of tilted lattice losses, and delta of a composition from them by Plancherel.
+"""Transforms of tilted lattice losses, and bounds of a composition from them by Plancherel.
 
 Let S be a sum of losses on a lattice, b_j the mass at `offset` + j h, and B = sum b_j e^(t j h) for
 a tilt t > 0. With x_j = j h - e, e = epsilon - offset,
@@ -21,206 +21,206 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray
-from accounting.reports.pld.discretisation import LOSS_ERROR, LatticeLoss, StepLoss
+from accounting.exact.argument_checks import FloatArray, IntArray
+from accounting.reports.pld.discretisation import LOSS_ERROR, StepLoss
 
 # Tilts, relative to that of the table, at which Chernoff's bound limits what is aliased.
-CHERNOFF_TILTS: Final = (1.125, 1.25, 1.5, 2.0, 3.0)
+_CHERNOFF_TILTS: Final = (1.125, 1.25, 1.5, 2.0, 3.0)
 # Errors of a step's transform, relative to its value at 0 and beyond those of the masses: of its
 # logarithm and power; and of itself, per doubling of its size (each term passes through that many
-# additions and products).
+# additions and products). The transform back has the same errors, and those of a product.
 _STEP_ERROR, _STAGE_ERROR = 2.0**-48, 2.0**-50
 _ROUNDING = 2.0**-50
 _SUM_ERROR = 2.0**-46
-# Frequencies kept: at first, and at most for all levels together.
-_FIRST_COLUMNS, _MOST_ENTRIES = 256, 2**22
+_FURTHEST = 2.0**60  # places beyond this count as this
+_PLACES: Final = 129  # tried at a time in the search for an epsilon
+
+
+class Lattice(NamedTuple):
+    """The lattice step h, the number of frequencies n, a power of two, and the tilt t."""
+
+    step: float
+    size: int
+    tilt: float
 
 
 class LossTransforms:
-    """Tables for one lattice, tilt, direction and side: a row for each level, filled when needed.
+    """The transforms of the losses of one step at each level, filled when needed.
 
-    `step`: the lattice step h; `size`: n, a power of two; `tilt`: t; `added`: whether the direction
-    is add; `upper`: whether the losses dominate or are dominated.
+    Args:
+        levels: the number of levels.
+        lattice: the lattice of all levels, and the tilt.
+        added: whether the direction is add.
+        upper: whether the losses dominate or are dominated.
+        kept: frequencies kept, beside 0; those above enter as a bound.
     """
 
-    def __init__(
-        self, levels: int, step: float, size: int, tilt: float, added: bool, upper: bool
-    ) -> None:
-        self.step, self.size, self.tilt = step, size, tilt
-        self._added, self.upper = added, upper
-        self.log_weights = log_largest_weight(tilt * np.array([1.0, *CHERNOFF_TILTS]))
-        self._columns = min(size // 2, _FIRST_COLUMNS) + 1
-        self._filled: BoolArray = np.zeros(levels, dtype=np.bool_)
-        self._log_mass = np.zeros((levels, 1 + len(CHERNOFF_TILTS)))
-        self._offset, self._offset_error = np.zeros(levels), np.zeros(levels)
-        self._infinity_mass, self._error = np.zeros(levels), np.zeros(levels)
-        self._log_modulus = np.zeros((levels, self._columns))
-        self._phase = np.zeros((levels, self._columns))
-        # Powers of two that the frequencies kept may reach, and how large those above can be.
-        self.cutoffs = 2 ** np.arange(3, int(math.log2(size)))
-        self._log_above = np.zeros((levels, self.cutoffs.size))
-        weights = _weights(step, size, tilt)
-        self.weights = weights[: self._columns].copy()
-        # The sums of the weights' sizes up to each cutoff, and above it.
-        sizes = np.abs(weights)
-        self._size_below = np.cumsum(sizes)[self.cutoffs]
-        above = np.append(np.add.reduceat(sizes, self.cutoffs[:-1] + 1), 0.0)
-        self._size_above = np.cumsum(above[::-1])[::-1]
-        self._roots = _roots(size)
-
-    def missing(self, used: BoolArray) -> IntArray:
-        """Return the levels among `used`, shape (levels,), that have no row yet."""
-        return np.flatnonzero(used & ~self._filled)
+    def __init__(self, levels: int, lattice: Lattice, added: bool, upper: bool, kept: int) -> None:
+        self.lattice, self.upper, self._added = lattice, upper, added
+        columns = min(kept, lattice.size // 2) + 1
+        self.filled = np.zeros(levels, dtype=np.bool_)
+        # At each level, at the table's tilt and at those of Chernoff: the log of the mass B.
+        self.log_mass = np.zeros((levels, 1 + len(_CHERNOFF_TILTS)))
+        # The log of the transform over its value at 0, (levels, 2 columns), real and imaginary
+        # parts in turn: a product of real matrices takes a twentieth of the time of a complex one.
+        self.transform = np.zeros((levels, 2 * columns))
+        # Offset, its error, mass of infinite loss, relative error of a mass, log of the largest
+        # transform above the frequencies kept.
+        self.limits = np.zeros((levels, 5))
+        weights = _weights(lattice)
+        self.weights = weights[:columns]
+        sizes = 2.0 * np.abs(weights)
+        self.size_kept, self.size_above = float(sizes[:columns].sum()), float(sizes[columns:].sum())
+        self.log_weights = log_largest_weight(lattice.tilt * np.array([1.0, *_CHERNOFF_TILTS]))
 
     def fill(self, level: int, losses: StepLoss, unbounded: bool = False) -> None:
         """Compute the row of a level; `unbounded`: its losses are only valid as a lower bound."""
-        self._filled[level] = True
-        lattice = losses.above if self.upper else losses.below
-        if lattice is None:
+        self.filled[level] = True
+        found = losses.above if self.upper else losses.below
+        if found is None:
             return  # the row of a harmless step, zeros, is below that of any step
-        indices, log_mass, offset = self._directed(lattice)
-        distance = self.step * indices.astype(np.float64)
-        for column, factor in enumerate((1.0, *CHERNOFF_TILTS)):
-            exponent = log_mass + (factor * self.tilt) * distance
-            largest = float(exponent.max())
-            tilted = np.exp(exponent - largest)
-            total = float(tilted.sum())
-            self._log_mass[level, column] = largest + math.log(total)
-            if column == 0:
-                ratio = tilted / total
-        wrapped = np.bincount(indices & (self.size - 1), weights=ratio, minlength=self.size)
-        spectrum = np.fft.rfft(wrapped)
-        error = 2.0 * losses.error + _STEP_ERROR + _STAGE_ERROR * math.log2(self.size)
-        kept = spectrum[: self._columns]
-        # Between each of the cutoffs and the next; the last one has none above.
-        squares = spectrum.real**2 + spectrum.imag**2
-        above = np.maximum.reduceat(squares, self.cutoffs[:-1] + 1)
-        above = np.append(above, 0.0)
-        above = np.sqrt(np.maximum.accumulate(above[::-1])[::-1]) * (1.0 + _ROUNDING)
-        with np.errstate(divide="ignore"):
-            self._log_above[level] = np.log(np.minimum(above + error, 1.0))
-            log_modulus = np.log(np.minimum(np.abs(kept), 1.0))
-        self._log_modulus[level] = np.maximum(log_modulus, -700.0)
-        self._phase[level] = np.angle(kept)
-        self._error[level] = error
-        if self.upper:
-            self._infinity_mass[level] = 1.0 if unbounded else losses.infinity_mass
-        self._offset[level], self._offset_error[level] = offset, LOSS_ERROR * losses.largest
-
-    def _directed(self, lattice: LatticeLoss) -> tuple[IntArray, FloatArray, float]:
-        if not self._added:
-            return lattice.indices, lattice.log_removed, lattice.offset
-        return -lattice.indices, lattice.log_added, -lattice.offset
-
-    def needed_cutoffs(
-        self, counts: FloatArray, epsilon: FloatArray, log_error: FloatArray
-    ) -> IntArray:
-        """Return for each user the least of `cutoffs` that truncates delta by less than an error.
-
-        `epsilon`, `log_error`: where, and log of the error in delta, roughly; shape (n,).
-        """
-        place = epsilon - counts @ self._offset
-        log_scale = counts @ self._log_mass[:, 0] - self.tilt * (place + self.step)
-        log_scale += math.log(-math.expm1(-self.step) / self.size)
-        with np.errstate(divide="ignore"):
-            log_above = np.log(self._size_above) + counts @ self._log_above
-        enough = log_above + log_scale[:, None] <= log_error[:, None]
-        last = int(
-            np.searchsorted(self.cutoffs, max(_MOST_ENTRIES // counts.shape[1], 1024), "right")
+        step, size, tilt = self.lattice
+        _, log_mass = found.directed(self._added)
+        indices, offset = found.indices, found.offset
+        if self._added:
+            indices, offset = -indices, -offset
+        exponents = log_mass + np.multiply.outer(
+            tilt * np.array([1.0, *_CHERNOFF_TILTS]), step * indices.astype(np.float64)
         )
-        enough[:, last - 1 :] = True
-        return np.asarray(self.cutoffs[enough.argmax(axis=1)])
-
-    @property
-    def entries(self) -> int:
-        """Return roughly how many numbers this table holds."""
-        return 2 * (self._phase.size + self.weights.size)
-
-    def extend_to(self, cutoff: int) -> bool:
-        """Make room for frequencies up to `cutoff`; return whether rows must be filled again."""
-        if cutoff < self._columns:
-            return False
-        levels = self._filled.size
-        self._columns = cutoff + 1
-        self.weights = _weights(self.step, self.size, self.tilt)[: self._columns].copy()
-        self._log_modulus = np.zeros((levels, self._columns))
-        self._phase = np.zeros((levels, self._columns))
-        self._filled[:] = False
-        return True
-
-    def compose(self, counts: FloatArray, cutoff: int) -> Composition:
-        """Return the composition of `counts`, (n, levels), from frequencies up to `cutoff`."""
-        return Composition(self, counts, cutoff)
+        largest = exponents.max(axis=1)
+        tilted = np.exp(exponents - largest[:, np.newaxis])
+        self.log_mass[level] = largest + np.log(tilted.sum(axis=1))
+        ratio = tilted[0] / tilted[0].sum()
+        spectrum = np.fft.rfft(np.bincount(indices & (size - 1), weights=ratio, minlength=size))
+        error = 2.0 * losses.error + _STEP_ERROR + _STAGE_ERROR * math.log2(size)
+        kept, rest = np.split(spectrum, [self.weights.size])
+        above = float(np.abs(rest).max(initial=0.0)) * (1.0 + _ROUNDING) + error
+        with np.errstate(divide="ignore"):
+            transform = np.log(kept)
+        transform.real = np.clip(transform.real, -700.0, 0.0)
+        self.transform[level] = transform.view(np.float64)
+        infinity = 0.0
+        if self.upper:
+            infinity = 1.0 if unbounded else losses.infinity_mass
+        limits = offset, LOSS_ERROR * losses.largest, infinity, error, math.log(min(above, 1.0))
+        self.limits[level] = limits
 
 
 class Composition:
-    """The composed loss of n users: bounds on delta at lattice points.
+    """The composed loss of one history of `counts` steps, shape (levels,), at a table's levels.
 
-    `offset`: the offset of each user's lattice, in the direction that is safe; shape (n,).
+    Its bounds on delta are linear in exp(epsilon) between lattice points, as delta of the lattice
+    losses is.
     """
 
-    def __init__(self, table: LossTransforms, counts: FloatArray, cutoff: int) -> None:
+    def __init__(self, table: LossTransforms, counts: FloatArray) -> None:
         self._table, self._upper = table, table.upper
-        keep = slice(0, cutoff + 1)
-        log_masses = counts @ table._log_mass
-        self._log_mass, self._chernoff = log_masses[:, 0], log_masses[:, 1:]
+        size = table.lattice.size
+        log_mass = counts @ table.log_mass
+        self._log_mass, self._chernoff = float(log_mass[0]), log_mass[1:]
+        offset, offset_error, infinity, error, log_above = (counts @ table.limits).tolist()
         # A sum of one product per level.
-        rounding = _ROUNDING * (4.0 + counts.shape[1])
-        self._relative = counts @ table._error + rounding * (counts @ np.abs(table._log_mass[:, 0]))
-        shift = counts @ table._offset_error + rounding * (counts @ np.abs(table._offset))
-        self.offset = counts @ table._offset + (shift if self._upper else -shift)
-        self._infinity_mass = np.minimum(counts @ table._infinity_mass * (1.0 + 2.0**-40), 1.0)
-        modulus = np.exp(counts @ table._log_modulus[:, keep])
-        phase = counts @ table._phase[:, keep]
-        self._terms = table.weights[keep] * modulus * np.exp(1.0j * phase)
-        error = counts @ table._error + rounding * math.pi * counts.sum(axis=1) + _SUM_ERROR
-        column = int(np.searchsorted(table.cutoffs, cutoff))
-        self._error = error * float(table._size_below[column])
-        if cutoff < table.size // 2:
-            above = np.exp(np.minimum(counts @ table._log_above[:, column], 0.0))
-            self._error += above * (1.0 + 2.0**-20) * float(table._size_above[column])
-        self._error *= 1.0 + 2.0**-20
+        rounding = _ROUNDING * (4.0 + counts.size)
+        self._relative = error + rounding * float(counts @ np.abs(table.log_mass[:, 0]))
+        shift = offset_error + rounding * float(counts @ np.abs(table.limits[:, 0]))
+        self._offset = offset + (shift if self._upper else -shift)
+        self._infinity_mass = min(infinity * (1.0 + 2.0**-40), 1.0)
+        terms = table.weights * np.exp((counts @ table.transform).view(np.complex128))
+        self._sums = size * np.fft.irfft(terms, size)
+        error += rounding * math.pi * float(counts.sum()) + _SUM_ERROR
+        error += _STAGE_ERROR * math.log2(size)
+        self._truncated = math.exp(min(log_above, 0.0)) * table.size_above
+        self._error = (error * table.size_kept + self._truncated) * (1.0 + 2.0**-20)
 
-    def delta(self, at: IntArray, users: IntArray) -> FloatArray:
-        """Return a bound on delta at epsilon = offset + `at` * step, for these `users`."""
-        table, tilt, step = self._table, self._table.tilt, self._table.step
-        frequencies = np.arange(self._terms.shape[1])
-        first = (at + 1) & (table.size - 1)
-        roots = table._roots[(first[:, None] * frequencies) & (table.size - 1)]
-        total = (self._terms[users] * roots).real.sum(axis=1)
-        log_mass = self._log_mass[users]
-        place = at.astype(np.float64) * step
-        slack = self._relative[users] + _ROUNDING * (
-            16.0 + np.abs(log_mass) + tilt * (np.abs(place) + step)
-        )
-        log_scale = log_mass - tilt * (place + step) + math.log(-math.expm1(-step) / table.size)
+    def log_truncated(self, epsilon: float) -> float:
+        """Return roughly the log of what the frequencies left out add to delta."""
+        if self._truncated == 0.0:
+            return -math.inf
+        place = np.array(epsilon - self._offset)
+        return math.log(self._truncated) + float(self._log_scale(place))
+
+    def delta(self, epsilon: float) -> float:
+        """Return the bound on delta."""
+        rounding = _ROUNDING if self._upper else -_ROUNDING
+        step = self._table.lattice.step
+        place = (epsilon - self._offset) / step
+        place = min(max(place - abs(place) * rounding, -_FURTHEST), _FURTHEST)
+        at = math.floor(place)
+        left, right = self._delta(np.array([at, at + 1])).tolist()
+        part = math.expm1((place - at) * step) / math.expm1(step)
+        return float(min((left + min(part, 1.0) * (right - left)) * (1.0 + rounding), 1.0))
+
+    def epsilon(self, delta: float, guess: float) -> float:
+        """Return the bound on epsilon within a period of a guess: infinity, or 0, if none."""
+        step, size, _ = self._table.lattice
+        start = math.floor(min(max(-self._offset / step, -_FURTHEST), _FURTHEST))
+        near = math.floor(min(max((guess - self._offset) / step, start), _FURTHEST))
+        low, high = max(start, near - size), near + size
+        while True:
+            places = low + np.unique(np.linspace(0, high - low, _PLACES).astype(np.int64))
+            enough = self._delta(places) >= delta
+            # Every place is a bound. Far from the tilt's own epsilon, bounds get lost in errors.
+            if self._upper:
+                if enough.all():
+                    return math.inf
+                right = int(enough.argmin())
+                left = max(right - 1, 0)
+            else:
+                if not enough.any():
+                    return 0.0
+                left = enough.size - 1 - int(enough[::-1].argmax())
+                right = min(left + 1, enough.size - 1)
+            low, high = int(places[left]), int(places[right])
+            if high - low <= 1:
+                break
+        place = low * step
+        if high > low:
+            at_low, at_high = self._delta(np.array([low, high])).tolist()
+            place += math.log1p(math.expm1(step) * (at_low - delta) / (at_low - at_high))
+        rounding = _ROUNDING * (abs(self._offset) + abs(place) + step)
+        place += rounding if self._upper else -rounding
+        return float(max(self._offset + place, 0.0))
+
+    def _log_scale(self, place: FloatArray) -> FloatArray:
+        """Return the log of what the sums are multiplied by; `place`: epsilon - offset."""
+        step, size, tilt = self._table.lattice
+        scale = math.log(-math.expm1(-step) / size)
+        return np.asarray(self._log_mass - tilt * (place + step) + scale)
+
+    def _delta(self, at: IntArray) -> FloatArray:
+        """Return bounds on delta at epsilon = offset + `at` * step, of the shape of `at`."""
+        step, size, tilt = self._table.lattice
+        place, total = at.astype(np.float64) * step, self._sums[(at + 1) & (size - 1)]
+        slack = 16.0 + abs(self._log_mass) + tilt * (np.abs(place) + step)
+        slack = self._relative + _ROUNDING * slack
+        log_scale = self._log_scale(place)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             if self._upper:
-                bound = np.exp(log_scale + slack) * np.maximum(total + self._error[users], 0.0)
-                log_chernoff = log_mass - tilt * place + table.log_weights[0] + slack
+                bound = np.exp(log_scale + slack) * np.maximum(total + self._error, 0.0)
+                log_chernoff = self._log_mass - tilt * place + self._table.log_weights[0] + slack
                 bound = np.where(np.isnan(bound), np.inf, bound)
                 bound = np.minimum(bound, np.exp(np.minimum(log_chernoff, 1.0)))
-                bound += self._infinity_mass[users] + np.nextafter(0.0, 1.0)
+                bound += self._infinity_mass + np.nextafter(0.0, 1.0)
                 return np.asarray(np.minimum(bound * (1.0 + 2.0**-48), 1.0))
-            bound = np.exp(log_scale - slack) * (total - self._error[users])
-            bound -= self._aliased(place, slack, users)
+            bound = np.exp(log_scale - slack) * (total - self._error)
+            bound -= self._aliased(place, slack)
             bound = np.where(np.isnan(bound), 0.0, bound)
             return np.asarray(np.clip(bound * (1.0 - 2.0**-48), 0.0, 1.0))
 
-    def _aliased(self, place: FloatArray, slack: FloatArray, users: IntArray) -> FloatArray:
-        tilt, period = self._table.tilt, self._table.step * self._table.size
+    def _aliased(self, place: FloatArray, slack: FloatArray) -> FloatArray:
+        step, size, tilt = self._table.lattice
+        period = step * size
         left = 1.0 / math.expm1(tilt * period) if tilt * period < 700.0 else 1e-300
         right = np.full(place.size, np.inf)
-        for column, factor in enumerate(CHERNOFF_TILTS):
+        for column, factor in enumerate(_CHERNOFF_TILTS):
             t, gap = factor * tilt, (factor - 1.0) * tilt * period
-            log_bound = self._chernoff[users, column] - t * place
+            log_bound = self._chernoff[column] - t * place
             log_bound += self._table.log_weights[column + 1] + factor * slack
-            with np.errstate(over="ignore", under="ignore"):
-                right = np.minimum(right, np.exp(log_bound - gap) / -math.expm1(-gap))
+            right = np.minimum(right, np.exp(log_bound - gap) / -math.expm1(-gap))
         return (left + right) * (1.0 + 2.0**-20)
 
 
@@ -229,25 +229,13 @@ def log_largest_weight(tilt: FloatArray) -> FloatArray:
     return np.asarray(-tilt * np.log1p(1.0 / tilt) - np.log1p(tilt))
 
 
-@lru_cache(maxsize=32)
-def _roots(size: int) -> np.ndarray[tuple[int], np.dtype[np.complex128]]:
-    """Return the roots of unity, which all tables of a size share."""
-    roots = np.exp(2.0j * math.pi * np.arange(size) / size)
-    roots.setflags(write=False)
-    return np.asarray(roots)
-
-
-def _weights(
-    step: float, size: int, tilt: float
-) -> np.ndarray[tuple[int], np.dtype[np.complex128]]:
-    """Return the transform of v at lattice points, over e^(-t h) (1 - e^-h).
-
-    One half of the frequencies; those between the ends count twice, for the other half.
-    """
+@lru_cache(maxsize=4)
+def _weights(lattice: Lattice) -> np.ndarray[tuple[int], np.dtype[np.complex128]]:
+    """Return half of the transform of v at lattice points, over e^(-t h) (1 - e^-h)."""
+    step, size, tilt = lattice
     frequency = 2.0 * math.pi * np.arange(size // 2 + 1) / size
     one_minus_a = -np.expm1(-tilt * step + 1.0j * frequency)
     one_minus_b = -np.expm1(-(tilt + 1.0) * step + 1.0j * frequency)
-    weights = 2.0 / (one_minus_a * one_minus_b)
-    weights[0] *= 0.5
-    weights[-1] *= 0.5
-    return np.asarray(weights)
+    weights = np.asarray(1.0 / (one_minus_a * one_minus_b))
+    weights.setflags(write=False)
+    return weights

@@ -12,11 +12,22 @@ from hypothesis import strategies as st
 
 from accounting import gdp_to_delta, gdp_to_epsilon
 from accounting.costs.mechanisms import Gaussian, PoissonGaussian
-from accounting.reports.pld import pld_report
-from accounting.reports.pld.discretisation import SMALLEST_STEP, LatticeLoss, StepLoss, discretised
+from accounting.reports.pld.discretisation import (
+    SMALLEST_STEP,
+    LatticeLoss,
+    StepLoss,
+    base_step,
+    discretised,
+    log_expectations,
+)
 from accounting.reports.pld.losses import SampledGaussian
 from accounting.reports.pld.pld_report import PldReport
-from accounting.reports.pld.transforms import LossTransforms
+from accounting.reports.pld.transforms import (
+    Composition,
+    Lattice,
+    LossTransforms,
+    log_largest_weight,
+)
 from tests.examples import examples
 from tests.unit.accounting.exact_deltas import larger_sampled_delta, sampled_delta
 from tests.unit.accounting.refusals import refused
@@ -44,10 +55,9 @@ STEPS = [
 ]
 
 
-def lattice_delta(lattice: LatticeLoss, step: float, epsilon: float, added: bool) -> float:
-    losses = lattice.offset + step * lattice.indices
-    mass = np.exp(lattice.log_added if added else lattice.log_removed)
-    return float(mass @ np.maximum(-np.expm1(epsilon - (-losses if added else losses)), 0.0))
+def lattice_delta(lattice: LatticeLoss, epsilon: float, added: bool) -> float:
+    losses, log_mass = lattice.directed(added)
+    return float(np.exp(log_mass) @ np.maximum(-np.expm1(epsilon - losses), 0.0))
 
 
 @pytest.mark.parametrize("added", [False, True])
@@ -59,10 +69,10 @@ def test_step_lies_between_its_two_discretisations_at_every_epsilon(
     for epsilon in [-2.0, -0.1, -0.0051, 0.0, 1e-5, 0.003, 0.02, 0.1, 0.5, 2.0, 8.0]:
         with mpmath.workdps(60):
             exact = sampled_delta(ratio, rate, epsilon, added=added)
-        above = lattice_delta(losses.above, step, epsilon, added) + losses.infinity_mass
+        above = lattice_delta(losses.above, epsilon, added) + losses.infinity_mass
         assert exact <= above * (1.0 + losses.error)
         if losses.below is not None:
-            below = lattice_delta(losses.below, step, epsilon, added)
+            below = lattice_delta(losses.below, epsilon, added)
             assert below * (1.0 - losses.error) <= exact
 
 
@@ -100,51 +110,63 @@ def test_transforms_give_the_delta_of_a_plain_convolution(added: bool, upper: bo
     losses = discretised(SampledGaussian(1.0, 0.3), step, 9.0)
     lattice = losses.above if upper else losses.below
     assert lattice is not None
-    table = LossTransforms(2, step, 2**11, 2.0, added, upper)
-    table.extend_to(2**10)
+    table = LossTransforms(2, Lattice(step, 2**11, 2.0), added, upper, 2**10)
     table.fill(1, losses)
-    composition = table.compose(np.array([[0.0, float(power)]]), 2**10)
+    composition = Composition(table, np.array([0.0, float(power)]))
     indices = -lattice.indices if added else lattice.indices
     mass = np.zeros(int(np.ptp(indices)) + 1)
-    mass[indices - indices.min()] = np.exp(lattice.log_added if added else lattice.log_removed)
+    mass[indices - indices.min()] = np.exp(lattice.directed(added)[1])
     masses = mass
     for _ in range(power - 1):
         masses = np.convolve(masses, mass)
-    distance = step * (power * int(indices.min()) + np.arange(masses.size))
+    offset = -lattice.offset if added else lattice.offset
+    composed = power * (offset + step * int(indices.min())) + step * np.arange(masses.size)
     outside = power * losses.infinity_mass if upper else 0.0
-    for at in (-20, 0, 15, 30):
-        direct = float(masses @ np.maximum(-np.expm1(at * step - distance), 0.0)) + outside
-        found = float(composition.delta(np.array([at]), np.zeros(1, dtype=np.int64))[0])
+    for epsilon in (-0.62, 0.0, 0.5, 0.99):
+        direct = float(masses @ np.maximum(-np.expm1(epsilon - composed), 0.0)) + outside
+        found = composition.delta(epsilon)
         assert found == pytest.approx(direct, rel=1e-8)
         assert found >= direct * (1.0 - 1e-13) if upper else found <= direct * (1.0 + 1e-13)
+        back = composition.epsilon(found, epsilon)
+        assert back == pytest.approx(max(epsilon, 0.0), abs=1e-9)
 
 
-@pytest.mark.parametrize("cutoff", [8, 64, 2**9, 2**10])
-def test_frequencies_that_are_left_out_are_in_the_bound(cutoff: int) -> None:
+@pytest.mark.parametrize("kept", [8, 64, 2**9, 2**10])
+def test_frequencies_that_are_left_out_are_in_the_bound(kept: int) -> None:
     # A loss of few nodes: its transform does not decay, and its last frequency is the largest.
     masses, step = np.log([0.5, 0.25, 0.25]), 2.0**-5
-    lattice = LatticeLoss(0.0, np.array([-40, 8, 2**10]), masses, masses)
+    lattice = LatticeLoss(step, 0.0, np.array([-40, 8, 2**10]), masses, masses)
     losses = StepLoss(lattice, lattice, 40.0, 0.0, 0.0)
     bounds = []
     for upper in (False, True):
-        table = LossTransforms(1, step, 2**11, 0.01, False, upper)
-        table.extend_to(2**10)
+        table = LossTransforms(1, Lattice(step, 2**11, 0.01), False, upper, kept)
         table.fill(0, losses)
-        found = table.compose(np.ones((1, 1)), cutoff).delta(np.array([-3]), np.zeros(1, np.int64))
-        bounds.append(float(found[0]))
-    exact = lattice_delta(lattice, step, -3 * step, added=False)
+        bounds.append(Composition(table, np.ones(1)).delta(-3 * step))
+    exact = lattice_delta(lattice, -3 * step, added=False)
     assert bounds[0] <= exact <= bounds[1]
-    if cutoff == 2**10:
+    if kept == 2**10:
         assert bounds[1] <= 1.01 * exact + 2.0 * math.exp(-0.01 * step * 2**11)
 
 
-@pytest.mark.parametrize("users", [1, 20])
-def test_a_second_call_makes_no_tables(monkeypatch: pytest.MonkeyPatch, users: int) -> None:
-    counts = np.random.default_rng(5).integers(0, [3000, 300, 30], (users, 3))
-    report = PldReport(PoissonGaussian(1.0, 0.02), np.array([0.2, 0.5, 1.0]))
-    first = report.epsilon(counts, DELTA)
-    monkeypatch.setattr(LossTransforms, "fill", None)
-    np.testing.assert_array_equal(report.epsilon(counts, DELTA).upper, first.upper)
+@examples(60)
+@given(st.floats(-8.0, -0.01), st.floats(-2.5, 1.5), st.sampled_from([5.0, 11.0, 37.5]))
+def test_expectations_of_the_lattice_are_above_the_exact_ones(
+    log_rate: float, log_ratio: float, cut: float
+) -> None:
+    """By Chernoff: no delta is above the bound of any tilt."""
+    q, m = 10.0**log_rate, 10.0**log_ratio
+    source, tilts = SampledGaussian(m, q), 2.0 ** np.arange(-20.0, 30.0)
+    losses = discretised(source, base_step(source, cut), cut)
+    for added, epsilon in (
+        (True, -0.5 * math.log1p(-q)),
+        (True, -math.log1p(-q) * 0.999),
+        (False, m),
+    ):
+        with mpmath.workdps(60):
+            exact = sampled_delta(m, q, epsilon, added=added)
+        log_bound = log_expectations(losses, added, tilts) + log_largest_weight(tilts)
+        bound = math.exp(min(float((log_bound - tilts * epsilon).min()), 0.0))
+        assert exact <= bound * (1.0 + 1e-10) + losses.infinity_mass
 
 
 @examples(40)
@@ -195,17 +217,6 @@ def test_steps_split_over_levels_of_equal_norm_count_together() -> None:
         np.testing.assert_allclose(one, np.full(2, other[0]), rtol=1e-9)
 
 
-def test_small_chunks_and_caches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    mechanism, norms = PoissonGaussian(1.0, 0.02), np.array([0.2, 0.5, 1.0])
-    counts = np.random.default_rng(4).integers(0, [3000, 300, 30], (8, 3))
-    whole = PldReport(mechanism, norms).epsilon(counts, DELTA)
-    monkeypatch.setattr(pld_report, "_CHUNK", 1)
-    monkeypatch.setattr(pld_report, "_ENTRIES_KEPT", 1)
-    monkeypatch.setattr(pld_report, "_LOSSES_KEPT", 2)
-    for one, other in zip(whole, PldReport(mechanism, norms).epsilon(counts, DELTA), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9)
-
-
 def test_norm_beyond_the_tables_is_unbounded_above_and_the_largest_one_below() -> None:
     report = PldReport(Gaussian(1.0), np.array([0.5, 200.0]))
     bounds = report.epsilon(rows([1, 0], [1, 1]), DELTA)
@@ -222,3 +233,16 @@ def test_so_many_steps_that_rounding_matters_widen_the_interval_and_keep_it_righ
 ) -> None:
     bounds = PldReport(Gaussian(math.sqrt(steps)), np.ones(1)).epsilon(rows([steps]), DELTA)
     assert bounds.lower[0] <= gdp_to_epsilon(1.0, DELTA) <= bounds.upper[0]
+
+
+@pytest.mark.parametrize(
+    ("noise", "q", "steps", "epsilon"),
+    [(0.3, 1e-5, 10**5, 1.0), (0.5, 1e-4, 10**3, 0.1), (1.0, 1e-3, 10**3, 1.0)],
+)
+def test_delta_is_tight_where_adding_a_user_can_lose_hardly_as_much(
+    noise: float, q: float, steps: int, epsilon: float
+) -> None:
+    # Just below the largest loss of that direction, where its delta all but vanishes.
+    assert epsilon < -steps * math.log1p(-q) < epsilon * 1.01
+    bounds = PldReport(PoissonGaussian(noise, q), np.ones(1)).delta(np.array([[steps]]), epsilon)
+    assert 0.0 < bounds.upper[0] <= bounds.lower[0] * 1.05

@@ -105,23 +105,6 @@ usual_rate = st.floats(1e-3, 1.0)
 usual_counts = st.lists(st.integers(0, 300), min_size=3, max_size=3)
 
 
-@pytest.mark.slow
-@examples(8)
-@given(usual_rate, st.floats(0.6, 8.0), st.lists(usual_counts, min_size=2, max_size=4))
-def test_many_users_at_once_are_as_one_by_one_in_any_order(
-    q: float, noise: float, rows: list[list[int]]
-) -> None:
-    counts, norms = np.array(rows), np.array([0.2, 0.5, 1.0])
-    together = PldReport(PoissonGaussian(noise, q), norms).epsilon(counts, 1e-6)
-    backwards = PldReport(PoissonGaussian(noise, q), norms).epsilon(counts[::-1], 1e-6)
-    for part, reversed_part in zip(together, backwards, strict=True):
-        np.testing.assert_allclose(part, reversed_part[::-1], rtol=1e-9, atol=1e-12)
-    for user in range(len(rows)):
-        alone = PldReport(PoissonGaussian(noise, q), norms).epsilon(counts[user : user + 1], 1e-6)
-        for part, one in zip(together, alone, strict=True):
-            np.testing.assert_allclose(part[user], one[0], rtol=1e-9, atol=1e-12)
-
-
 @examples(30)
 @given(usual_rate, st.floats(0.6, 8.0), usual_counts, st.floats(-12.0, -1.0))
 def test_delta_and_epsilon_are_inverse_to_each_other_within_their_bounds(

@@ -65,9 +65,7 @@ def test_cumulants_of_the_lattices_enclose_the_exact_ones(direction: Direction) 
     losses = discretised(SampledGaussian(1.0, rate), step, 20.0)
     added = direction == "add"
     assert losses.below is not None
-    above, below = (
-        cumulants(lattice, step, added, tilts)[0] for lattice in (losses.above, losses.below)
-    )
+    above, below = (cumulants(lattice, added, tilts)[0] for lattice in (losses.above, losses.below))
     assert np.all(below[0] <= exact)
     assert np.all(exact <= above[0])
     assert above[0] == pytest.approx(exact, rel=1e-3)
