@@ -37,7 +37,7 @@ from accounting.costs.mechanisms import (
     PoissonRecords,
     PureDP,
 )
-from accounting.costs.norm_levels import MAX_LEVELS, checked_cost_table, levels_of, norms_of
+from accounting.costs.norm_levels import MAX_LEVELS, checked_cost_table, grid_norms, levels_of
 from accounting.costs.power_cost import noise_for_norm_budget
 from accounting.costs.pure import pure_to_gdp
 from accounting.costs.step_shape import StepShape
@@ -117,11 +117,11 @@ __all__ = [
     "gdp_risk",
     "gdp_to_delta",
     "gdp_to_epsilon",
+    "grid_norms",
     "levels_of",
     "mechanism_from",
     "noise_for_epsilon",
     "noise_for_norm_budget",
-    "norms_of",
     "pure_to_gdp",
     "renyi_budgets",
     "renyi_cost",

@@ -40,7 +40,7 @@ from accounting import (
 )
 from accounting.exact.argument_checks import norm_vector, positive_finite, whole_number
 from accounting.exact.invalid_input import InvalidInput
-from accounting.exact.rounding import UP, float_toward, root_up
+from accounting.exact.rounding import UP, float_toward, root_toward
 from accounting.release import ExactNoise
 from accounting.release.running_sums import ROOT_BITS, root_of_running_sums
 
@@ -158,7 +158,7 @@ class ContinualCounter:
     def __init__(self, horizon: int, rho: float, noise: ExactNoise) -> None:
         self._column, self._noise = root_of_running_sums(horizon), noise
         squares = sum(entry * entry for entry in self._column)
-        self.norm = root_up(Fraction(squares, 4**ROOT_BITS))
+        self.norm = root_toward(Fraction(squares, 4**ROOT_BITS), UP)
         self.noise_stddev = noise_for_norm_budget(self.norm**2, rho)
         self._counts: list[int] = []
         self._released: list[int] = []  # R x + z, in units of 2**-ROOT_BITS

@@ -22,7 +22,6 @@ A run that is opened with `min_separation` enforces the separation.
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Final
 
@@ -38,7 +37,7 @@ from accounting.exact.argument_checks import (
     whole_number,
 )
 from accounting.exact.invalid_input import InvalidInput
-from accounting.exact.rounding import DOWN, float_toward
+from accounting.exact.rounding import DOWN, root_toward
 
 _MOST_STEPS: Final = 2**20
 
@@ -63,7 +62,7 @@ def banded_step(column: npt.ArrayLike, noise_stddev: float) -> Gaussian:
     square = sum((entry * entry for entry in entries), Fraction(0))
     if square == 0:
         raise InvalidInput("column", column, "not 0 throughout")
-    noise = _root_down(Fraction(stddev) ** 2 / square)
+    noise = root_toward(Fraction(stddev) ** 2 / square, DOWN)
     return Gaussian(positive_finite("noise_stddev / |column|", noise))
 
 
@@ -135,12 +134,3 @@ def _cut(step: int, column: FloatArray) -> FloatArray:
     if not len(entries):
         raise InvalidInput(f"matrix[:, {step}]", 0.0, "not 0 throughout")
     return column[: entries[-1] + 1]
-
-
-def _root_down(square: Fraction) -> float:
-    """Return the largest float64 <= the square root of `square`, or infinity."""
-    # A whole number with more digits than a float64 has.
-    exponent = (square.numerator.bit_length() - square.denominator.bit_length() - 140) // 2
-    scaled = square / Fraction(4) ** exponent
-    root = math.isqrt(scaled.numerator // scaled.denominator)
-    return float_toward(Fraction(root) * Fraction(2) ** exponent, DOWN)

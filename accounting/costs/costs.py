@@ -40,8 +40,7 @@ from accounting.costs.mechanisms import (
     noise_scale,
     simplified,
 )
-from accounting.costs.order_units import units_at_orders
-from accounting.costs.power_cost import PURE, ZCDP
+from accounting.costs.power_cost import PURE, ZCDP, units_at_orders
 from accounting.costs.pure import renyi_of_pure
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.costs.sampled_records import records_divergence

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
-from operator import index
 from typing import Final
 
 import numpy as np
@@ -27,7 +26,6 @@ from accounting.exact.argument_checks import (
     nonnegative_array,
     positive_finite,
     unit_array,
-    whole_array,
     whole_number,
 )
 from accounting.exact.invalid_input import InvalidInput
@@ -37,23 +35,25 @@ from accounting.exact.units import MAX_COST_UNITS
 LevelArray = npt.NDArray[np.uint8]
 
 MAX_LEVELS: Final = 255
+MAX_GRID_LEVELS: Final = 2**16
 _BLOCK: Final = 2**16  # norms at a time, so that the temporaries stay in the cache
 
 
 def grid_norms(clip_norm: float, levels: int) -> FloatArray:
-    """Return the norm grid: the smallest float64 >= clip_norm l / levels for l = 0 to levels.
+    """Return the norm of each level: the norm to clip to, and exactly the norm that is charged.
 
     Args:
-        clip_norm: the largest norm, finite, > 0.
-        levels: the number of levels above 0.
+        clip_norm: the norm of the highest level, finite, > 0.
+        levels: the number of levels above 0, 1 to 65536.
 
     Returns:
-        Shape (levels + 1,).
+        The smallest float64 >= clip_norm l / levels for l = 0 to levels, shape (levels + 1,).
 
     Raises:
         InvalidInput: for other arguments, or a clip norm so small that two levels would be equal.
     """
-    norms = _grid(positive_finite("clip_norm", clip_norm), index(levels)).copy()
+    count = whole_number("levels", levels, 1, MAX_GRID_LEVELS)
+    norms = _grid(positive_finite("clip_norm", clip_norm), count).copy()
     if not (np.diff(norms) > 0.0).all():
         raise InvalidInput("clip_norm", clip_norm, "large enough for distinct levels")
     return norms
@@ -64,21 +64,6 @@ def _grid(largest: float, levels: int) -> FloatArray:
     # Cached and read-only: every step asks for the grid of its roster again.
     step = Fraction(largest) / levels
     return np.array([float_toward(step * level, UP) for level in range(levels + 1)])
-
-
-def norms_of(levels: npt.ArrayLike, clip_norm: float, levels_count: int) -> FloatArray:
-    """Return the norm of each level: the norm to clip to, and exactly the norm that is charged.
-
-    Args:
-        levels: whole numbers from 0 to `levels_count`, any shape, such as a roster's bytes.
-        clip_norm: the norm of the highest level, finite, > 0.
-        levels_count: L, 1 to 255.
-
-    Returns:
-        Of the shape of `levels`.
-    """
-    norms = grid_norms(clip_norm, _count(levels_count))
-    return np.asarray(norms.take(checked_levels(levels, norms.size - 1)))
 
 
 def levels_of(norms: npt.ArrayLike, clip_norm: float, levels: int) -> LevelArray:
@@ -95,7 +80,7 @@ def levels_of(norms: npt.ArrayLike, clip_norm: float, levels: int) -> LevelArray
     Raises:
         InvalidInput: for norms above the clip norm, below 0 or NaN, and for other arguments.
     """
-    grid = grid_norms(clip_norm, _count(levels))
+    grid = grid_norms(clip_norm, whole_number("levels", levels, 1, MAX_LEVELS))
     values = nonnegative_array("norms", norms)
     if values.size and values.max() > grid[-1]:
         allowed = f"at most the clip norm {clip_norm!r} throughout: clip first"
@@ -107,14 +92,17 @@ def levels_of(norms: npt.ArrayLike, clip_norm: float, levels: int) -> LevelArray
     return result.reshape(values.shape)
 
 
-def checked_levels(levels: npt.ArrayLike, most: int) -> LevelArray:
-    """Return `levels` as bytes if all are whole numbers from 0 to `most`, or raise InvalidInput."""
-    array = whole_array("levels", levels)
-    if array.size and not 0 <= int(array.min()) <= int(array.max()) <= most:
-        bad = array[(array < 0) | (array > most)].flat[0]
-        raise InvalidInput("levels", int(bad), f"from 0 to {most}, the highest level")
-    checked: LevelArray = array.astype(np.uint8, copy=False)
-    return checked
+def _levels_within(values: FloatArray, grid: FloatArray) -> LevelArray:
+    """Return the levels of one flat block of norms."""
+    # A quotient takes an eighth of the time of a search in the grid. It is rounded, so comparisons
+    # correct the level that it gives.
+    levels = np.ceil(values / grid[-1] * (grid.size - 1)).astype(np.intp)
+    np.minimum(levels, grid.size - 1, out=levels)
+    while (low := grid.take(levels) < values).any():
+        levels += low
+    while (high := (levels > 0) & (grid.take(levels - 1, mode="clip") >= values)).any():
+        levels -= high
+    return np.asarray(levels, dtype=np.uint8)
 
 
 def rising(units: IntArray) -> IntArray:
@@ -146,19 +134,3 @@ def checked_cost_table(table: npt.ArrayLike) -> IntArray:
         allowed = f"at least the charge of level {first}"
         raise InvalidInput("cost_table", units[first + 1].tolist(), allowed)
     return units
-
-
-def _levels_within(values: FloatArray, grid: FloatArray) -> LevelArray:
-    """Return the levels of one flat block of norms."""
-    # The quotient is rounded, so the comparisons correct the level that it gives.
-    levels = np.ceil(values / grid[-1] * (grid.size - 1)).astype(np.intp)
-    np.minimum(levels, grid.size - 1, out=levels)
-    while (low := grid.take(levels) < values).any():
-        levels += low
-    while (high := (levels > 0) & (grid.take(levels - 1, mode="clip") >= values)).any():
-        levels -= high
-    return np.asarray(levels, dtype=np.uint8)
-
-
-def _count(levels: int) -> int:
-    return whole_number("levels", levels, 1, MAX_LEVELS)

@@ -6,8 +6,9 @@ A step of norm c with noise of scale s costs (c / s)^p 2^b units. The charge is 
     GDP    mu squared = (c / s)^2     p = 2, b = 44    Gaussian
     PURE   epsilon = c / s            p = 1, b = 44    Laplace, PureDP
 
-Neighbouring datasets differ by adding or removing one user. The inverse functions, from units to
-the norm that they pay for and from a budget to the noise, round against the spender.
+A Gaussian step of z units of rho costs ceil(a z) units at Rényi order a, exactly. The inverse
+functions, from units to the norm that they pay for and from a budget to the noise, round against
+the spender. Neighbouring datasets differ by adding or removing one user.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _SHAVE: Final = 1.0 - 2.0**-50
 _SMALLEST_NORM: Final = 2.0**-1000
 # At rho = 1 this makes room for 2**15 units.
 _INFLATION: Final = 2.0**-30
+_SATURATED: Final = MAX_COST_UNITS * (1.0 + 2.0**-50)  # beyond every rounding of a product
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,57 @@ class PowerCost:
 ZCDP: Final = PowerCost(2, UNIT_BITS - 1, noise_scale)
 GDP: Final = PowerCost(2, UNIT_BITS, gaussian_stddev)
 PURE: Final = PowerCost(1, UNIT_BITS, pure_scale)
+
+
+def units_at_orders(units: IntArray, orders: FloatArray) -> IntArray:
+    """Return min(ceil(order * units), MAX_COST_UNITS), exactly; shape (n, k).
+
+    Args:
+        units: charges in zCDP, shape (n,), 0 to `MAX_COST_UNITS`; saturated ones stay saturated.
+        orders: shape (k,), above 1, at most 2**40.
+    """
+    tops, shifts = _binary_fractions(orders)
+    if units.size and int(units.max()) * int(tops.max()) < MAX_COST_UNITS:  # usual: short orders
+        product = units[:, np.newaxis] * tops
+        product += (1 << shifts) - 1
+        product >>= shifts
+        return product
+    estimate = units.astype(np.float64)[:, np.newaxis] * orders
+    saturated = estimate > _SATURATED
+    np.minimum(estimate, float(MAX_COST_UNITS), out=estimate)
+    whole: IntArray = estimate.astype(np.int64)
+    # The estimate is off by less than 2**10 units, so the rest is below 2**63 although its terms
+    # are not: int64 wraps, and their difference is exact. Floating point would need the product's
+    # rounding error, and Python's integers above 2**53 units.
+    rest = (whole << shifts) - units[:, np.newaxis] * tops
+    rest >>= shifts
+    whole -= rest
+    np.minimum(whole, MAX_COST_UNITS, out=whole)
+    whole[saturated] = MAX_COST_UNITS
+    return whole
+
+
+def units_within_orders(limits: IntArray, orders: FloatArray) -> IntArray:
+    """Return the largest z with ceil(order * z) <= limit, that is floor(limit / order), exactly.
+
+    Args:
+        limits: shape (n, k), 0 to `MAX_COST_UNITS`.
+        orders: shape (k,), above 1, at most 2**40.
+
+    Returns:
+        Units of zCDP, shape (n, k).
+    """
+    tops, shifts = _binary_fractions(orders)
+    whole = (limits / orders).astype(np.int64)
+    rest = (limits << shifts) - whole * tops  # wraps: see `units_at_orders`
+    return np.asarray(whole + rest // tops)
+
+
+def _binary_fractions(orders: FloatArray) -> tuple[IntArray, IntArray]:
+    """Return (m, s) with order == m / 2**s, m below 2**53, s from 0 to 52."""
+    ratios = [order.as_integer_ratio() for order in orders.tolist()]
+    tops = np.array([top for top, _ in ratios], dtype=np.int64)
+    return tops, np.array([bottom.bit_length() - 1 for _, bottom in ratios], dtype=np.int64)
 
 
 def noise_for_norm_budget(norm_budget: float, rho: float) -> float:

@@ -3,16 +3,14 @@
 All raise `InvalidInput`, and none changes its argument. Arrays are returned as contiguous float64
 or int64; an argument in this form already is returned without a copy.
 
-A number is an int or a float of Python or NumPy; a NumPy float has at most 64 bits. Arrays hold
-such numbers. A whole number that float64 cannot hold is rejected: it is mostly in a unit that was
-not meant. Other types are rejected instead of being converted: a conversion rounds to the nearest
-float64, which may be in the spender's favour, and drops the mask of a masked array.
+Numbers are ints and floats of Python and NumPy of at most 64 bits, and arrays hold such numbers.
+Other types are rejected instead of being converted: a conversion rounds to the nearest float64,
+which may be in the spender's favour, and drops the mask of a masked array.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Final, cast
 
@@ -29,7 +27,6 @@ MAX_ORDER: Final = 2.0**40
 MAX_USERS: Final = 2**40
 
 _LARGEST_WHOLE: Final = 2**53
-_LARGEST_FLOAT: Final = int(np.finfo(np.float64).max)
 
 
 def as_float_array(argument: str, values: npt.ArrayLike) -> FloatArray:
@@ -37,9 +34,10 @@ def as_float_array(argument: str, values: npt.ArrayLike) -> FloatArray:
     array = _plain_array(argument, values)
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind not in "fiu" or size > 8:
-        allowed = f"an array of floats or integers, not of {array.dtype}"
-        raise InvalidInput(argument, values, f"{allowed}: give np.array({argument}, float)")
+        allowed = f"floats or integers of at most 64 bits, not {array.dtype}"
+        raise InvalidInput(argument, values, f"{allowed}: convert to float")
     converted = np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape)
+    # An integer that float64 cannot hold is mostly in a unit that was not meant.
     if kind in "iu" and size == 8 and array.size:
         largest = max(abs(int(array.max())), abs(int(array.min())))
         if largest > _LARGEST_WHOLE:
@@ -110,15 +108,10 @@ def real_number(argument: str, value: float) -> float:
     """Return `value` as a float. Infinity and NaN pass; a bool is no number."""
     if type(value) is float:
         return value
-    if isinstance(value, (float, np.floating)) and not isinstance(value, np.longdouble):
-        return float(value)
-    if not isinstance(value, (int, np.integer)) or isinstance(value, (bool, np.timedelta64)):
-        kind = type(value).__name__
-        raise InvalidInput(argument, value, f"an int or a float, not {kind}: convert with float()")
-    whole = int(value)  # Python compares it with a float exactly, NumPy does not
-    if abs(whole) > _LARGEST_FLOAT or float(whole) != whole:
-        raise InvalidInput(argument, value, "exact in float64")
-    return float(whole)
+    array = as_float_array(argument, value)
+    if array.ndim:
+        raise InvalidInput(argument, value, "one number")
+    return float(array)
 
 
 def exact_number(argument: str, value: float) -> Fraction:
@@ -140,14 +133,6 @@ def whole_number(argument: str, value: int, least: int, most: int) -> int:
     if not integer or isinstance(value, (bool, np.timedelta64)) or not least <= value <= most:
         raise InvalidInput(argument, value, f"an integer, from {least} to {most}")
     return int(value)
-
-
-def whole_numbers(argument: str, values: Sequence[int], least: int, most: int) -> list[int]:
-    """Return whole numbers as ints from `least` to `most`."""
-    listed = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
-    if not listed and not (isinstance(values, np.ndarray) and values.ndim == 1):
-        raise InvalidInput(argument, values, "a list of whole numbers")
-    return [whole_number(argument, value, least, most) for value in values]
 
 
 def whole_array(argument: str, values: npt.ArrayLike) -> npt.NDArray[np.integer[Any]]:

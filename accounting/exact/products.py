@@ -1,17 +1,12 @@
 """Ratios, their squares, and products, rounded up to the next float64 or whole number, exactly.
 
 Only operations that IEEE 754 defines bit for bit are used (+, -, x, /, comparison), so results
-are the same on every machine. A product is its rounded value and its rounding error, a float64 too
-(Veltkamp and Dekker, "A floating-point technique for extending the available precision", 1971); the
-error decides the direction. Numbers are scaled to between 1/2 and 1 first, so that nothing
-overflows or underflows. Cases that float64 leaves open are decided in Python's integers, in about
-1 µs per distinct number. Vectorised integers of 128 bits were not faster, and twice the code.
+are the same on every machine. Cases that float64 leaves open are decided in Python's integers, in
+about 1 µs per distinct number. Vectorised integers of 128 bits were not faster, and twice the code.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -22,61 +17,69 @@ from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
     nonnegative_array,
+    norm_vector,
     positive_finite,
 )
-from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.rounding import UP, float_toward, moved
 
-_MANTISSA_BITS: Final = 53
 _SPLITTER: Final = 134217729.0  # 2**27 + 1
-_BLOCK: Final = 4096  # values at a time, so that the temporaries stay in the cache
-# The quotient and its correction are known to a relative 2**-100; 2**-96 leaves a margin.
-_UNSURE: Final = 2.0**-96
 _INTERVAL: Final = 2.0**-50
 _RATIO_LIMITS: Final = (2.0**-300, 2.0**300)  # of the factor of an estimate: no overflow
+_LEAST, _MOST = 2.0**-400, 2.0**400  # between these, no partial product over- or underflows
+# The quotient and its correction are known to a relative 2**-100; 2**-96 leaves a margin.
+_UNSURE: Final = 2.0**-96
 
 
 def square_ratio_up(c: npt.ArrayLike, s: float, halvings: int = 0) -> FloatArray:
     """Return the smallest float64 >= (c / s)**2 / 2**halvings, where the right side is exact.
 
-    c > 0 never gives 0: what would underflow is rounded up to the smallest positive float64. What
-    is above the largest float64 gives infinity.
+    Where c / s is positive and below 2**-400 it counts as 2**-399, and above 2**400 as infinity.
 
     Args:
-        c: finite, >= 0, any shape.
+        c: finite, >= 0, shape (n,).
         s: finite, > 0.
         halvings: 0 or 1.
     """
-    scale, exponent = math.frexp(positive_finite("s", s))
-    values = nonnegative_array("c", c)
-    if values.size and values.max() == math.inf:
-        raise InvalidInput("c", math.inf, "finite throughout")
-
-    def block_up(block: FloatArray) -> FloatArray:
-        x, exponents = np.frexp(block)
-        return _scaled_up(_square_ratio(x, scale), 2 * (exponents - exponent) - halvings)
-
-    return _in_blocks(values, block_up)
+    values, (scale, exponent) = norm_vector("c", c), np.frexp(positive_finite("s", s))
+    with np.errstate(over="ignore", under="ignore"):
+        x = np.ldexp(values, -exponent)
+    large = x > _MOST
+    x = np.where(values > 0.0, np.clip(x, _LEAST, _MOST), 0.0)
+    square, divisor = x * x, scale * scale
+    square_error = two_product_error(square, *(2 * split(x)))
+    divisor_error = two_product_error(divisor, *(2 * split(scale)))
+    # One step of long division: x^2 / scale^2 = quotient + correction, to a relative 2**-100.
+    quotient = square / divisor
+    back = quotient * divisor
+    correction = (square - back) - two_product_error(back, *split(quotient), *split(divisor))
+    correction = ((correction + square_error) - quotient * divisor_error) / divisor
+    nearest = quotient + correction
+    rest = correction - (nearest - quotient)
+    up = moved(nearest, rest > 0.0, UP)
+    unsure = (np.abs(rest) <= _UNSURE * nearest) & (x != 0.0)
+    if divisor_error == 0.0:
+        # Without error terms the correction is the remainder of the division, which is exact.
+        unsure &= square_error != 0.0
+    left, position = np.unique(x[unsure], return_inverse=True)
+    exact = [float_toward((Fraction(one) / Fraction(scale)) ** 2, UP) for one in left.tolist()]
+    up[unsure] = np.array(exact, dtype=np.float64)[position]
+    return np.where(large, np.inf, np.ldexp(up, -halvings))
 
 
 def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
     """Return the smallest float64 >= a * m, where the right side is exact.
 
+    Where m is positive and below 2**-800 it counts as 2**-800, and above 2**800 as infinity.
+
     Args:
-        a: finite, > 0.
+        a: from 2**-100 to 2**100.
         m: >= 0, infinity allowed, any shape.
     """
-    factor, exponent = math.frexp(positive_finite("a", a))
-    values = nonnegative_array("m", m)
-
-    def block_up(block: FloatArray) -> FloatArray:
-        x, exponents = np.frexp(block)
-        product = factor * x
-        with np.errstate(invalid="ignore"):  # infinity has no error, and stays what it is
-            error = two_product_error(product, *split_one(factor), *split(x))
-        return _scaled_up(moved(product, error > 0.0, UP), exponents + exponent)
-
-    return _in_blocks(values, block_up)
+    values, factor = nonnegative_array("m", m), np.asarray(a, dtype=np.float64)
+    usual = np.where(values > 0.0, np.clip(values, _LEAST**2, _MOST**2), 0.0)
+    product = factor * usual
+    error = two_product_error(product, *split(factor), *split(usual))
+    return np.where(values > _MOST**2, np.inf, moved(product, error > 0.0, UP))
 
 
 def ratio_ceil(
@@ -118,102 +121,35 @@ def ratio_ceil(
 
 def _ceilings(c: FloatArray, scale: float, bits: int, limit: int, power: int) -> IntArray:
     """Return `ratio_ceil` of each number in integers of any length."""
-    tops, exponents = mantissas(c)
-    bottoms, divisor_exponents = mantissas(np.array([scale]))
-    divisor = int(bottoms[0]) ** power
-    shifts = power * (exponents - divisor_exponents) + bits
+    top, bottom = scale.as_integer_ratio()
     found = [
-        -(-(top**power << max(shift, 0)) // (divisor << max(-shift, 0)))
-        for top, shift in zip(tops.reshape(-1).tolist(), shifts.reshape(-1).tolist(), strict=True)
+        -(-((over * bottom) ** power << bits) // (under * top) ** power)
+        for over, under in map(float.as_integer_ratio, c.reshape(-1).tolist())
     ]
     return np.array([min(one, limit) for one in found], dtype=np.int64).reshape(c.shape)
 
 
-def _square_ratio(x: FloatArray, scale: float) -> FloatArray:
-    """Return the smallest float64 >= (x / scale)^2; `x`: 0, or like `scale` from 1/2 to 1."""
-    divisor = scale * scale
-    high, low = split_one(scale)
-    divisor_error = ((high * high - divisor) + 2.0 * high * low) + low * low
-    square = x * x
-    square_error = two_product_error(square, *(2 * split(x)))
-    # One step of long division: x^2 / scale^2 = quotient + correction, to a relative 2**-100.
-    quotient = square / divisor
-    back = quotient * divisor
-    residual = square - back
-    residual -= two_product_error(back, *split(quotient), *split_one(divisor))
-    residual += square_error
-    residual -= quotient * divisor_error
-    residual /= divisor
-    nearest = quotient + residual
-    rest = residual - (nearest - quotient)
-    up = moved(nearest, rest > 0.0, UP)
-    unsure = (np.abs(rest) <= _UNSURE * nearest) & (x != 0.0)
-    if divisor_error == 0.0:
-        # Without error terms the residual is the remainder of the division, which is exact.
-        unsure &= square_error != 0.0
-    if unsure.any():
-        left, position = np.unique(x[unsure], return_inverse=True)
-        exact = [float_toward((Fraction(one) / Fraction(scale)) ** 2, UP) for one in left.tolist()]
-        up[unsure] = np.array(exact)[position]
-    return up
-
-
-def _scaled_up(values: FloatArray, exponents: npt.NDArray[np.integer]) -> FloatArray:
-    """Return the smallest float64 >= values 2**exponents; `values`: 0, infinite, or 1/4 to 4."""
-    with np.errstate(over="ignore", under="ignore"):
-        scaled = np.ldexp(values, exponents)
-        lost = np.ldexp(scaled, -exponents) < values  # among subnormal numbers
-        return moved(scaled, lost, UP)
-
-
-def _in_blocks(values: FloatArray, kernel: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """Apply an elementwise kernel to flat blocks of `values`; the result has their shape."""
-    flat = values.reshape(-1)
-    results = np.empty(flat.size)
-    for start in range(0, flat.size, _BLOCK):
-        block = slice(start, start + _BLOCK)
-        results[block] = kernel(flat[block])
-    return results.reshape(values.shape)
-
-
 def split(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return (high, low) of at most 26 bits each, high + low == values; |values| < 2**990."""
+    """Return (high, low) of at most 26 bits each, high + low == values; |values| < 2**990.
+
+    Veltkamp and Dekker, "A floating-point technique for extending the available precision", 1971.
+    """
     scaled = _SPLITTER * values
-    high = scaled - values
-    np.subtract(scaled, high, out=high)
+    high = scaled - (scaled - values)
     return high, values - high
-
-
-def split_one(value: float) -> tuple[float, float]:
-    """Return `split` of one number."""
-    scaled = _SPLITTER * value
-    high = scaled - (scaled - value)
-    return high, value - high
 
 
 def two_product_error(
     product: FloatArray,
-    a_high: FloatArray | float,
-    a_low: FloatArray | float,
-    b_high: FloatArray | float,
-    b_low: FloatArray | float,
+    a_high: FloatArray,
+    a_low: FloatArray,
+    b_high: FloatArray,
+    b_low: FloatArray,
 ) -> FloatArray:
     """Return a * b - product exactly, for a = a_high + a_low and b likewise (see `split`).
 
     `product` is fl(a * b), with no overflow or underflow in any partial product. The arguments
     broadcast against one another to the shape of `product`.
     """
-    error: FloatArray = np.asarray(a_high * b_high)
-    term = np.empty_like(error)
-    np.subtract(error, product, out=error)
-    for left, right in ((a_high, b_low), (a_low, b_high), (a_low, b_low)):
-        np.multiply(left, right, out=term)
-        np.add(error, term, out=error)
-    return error
-
-
-def mantissas(values: FloatArray) -> tuple[IntArray, IntArray]:
-    """Return (m, e) with values == m 2**e, m from 2**52 to 2**53 - 1, or 0; for values >= 0."""
-    fractions, exponents = np.frexp(values)
-    whole = np.ldexp(fractions, _MANTISSA_BITS).astype(np.int64)
-    return whole, exponents.astype(np.int64) - _MANTISSA_BITS
+    error = ((a_high * b_high - product) + a_high * b_low) + a_low * b_high
+    return np.asarray(error + a_low * b_low)

@@ -50,9 +50,12 @@ def moved(
     return np.where(wrong, np.nextafter(nearest, end), nearest)
 
 
-def root_up(square: Fraction) -> float:
-    """Return the smallest float64 >= the square root of `square`, for 0 < `square` < 2**1000."""
-    root = math.sqrt(float(square)) * (1.0 - 2.0**-50)
-    while Fraction(root) ** 2 < square:
-        root = math.nextafter(root, math.inf)
-    return root
+def root_toward(square: Fraction, toward: Toward) -> float:
+    """Return the float64 next to the square root of `square`, up or down; `square` > 0."""
+    # A whole number of 70 bits and more, so no float64 lies between it and its neighbours.
+    exponent = (square.numerator.bit_length() - square.denominator.bit_length() - 140) // 2
+    scaled = square / Fraction(4) ** exponent
+    root = math.isqrt(scaled.numerator // scaled.denominator)
+    if toward == UP and root * root < scaled:
+        root += 1
+    return float_toward(Fraction(root) * Fraction(2) ** exponent, toward)

@@ -32,8 +32,7 @@ import numpy.typing as npt
 
 from accounting.costs.costs import renyi_units
 from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian, PoissonRecords
-from accounting.costs.order_units import units_within_orders
-from accounting.costs.power_cost import GDP, PURE, ZCDP, PowerCost
+from accounting.costs.power_cost import GDP, PURE, ZCDP, PowerCost, units_within_orders
 from accounting.costs.step_shape import ONE_STEP, StepShape
 from accounting.exact.argument_checks import (
     BoolArray,

@@ -26,10 +26,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.argument_checks import (
-    unit_array,
-    whole_numbers,
-)
+from accounting.exact.argument_checks import unit_array
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS
 
@@ -58,10 +55,9 @@ def best_order(costs: npt.ArrayLike, budgets: Sequence[int]) -> OrderArray:
         InvalidInput: for other arguments.
     """
     rows = unit_array("costs", costs, MAX_COST_UNITS)
-    units = whole_numbers("budgets", budgets, 0, MAX_BUDGET_UNITS)
-    if not 1 <= len(units) <= MAX_ORDERS:
-        raise InvalidInput("budgets", len(units), f"one per order, at most {MAX_ORDERS}")
-    whole = np.array(units, dtype=np.int64)
+    whole = unit_array("budgets", budgets, MAX_BUDGET_UNITS)
+    if whole.ndim != 1 or not 1 <= whole.size <= MAX_ORDERS:
+        raise InvalidInput("budgets", whole.shape, f"one per order, at most {MAX_ORDERS}")
     if rows.ndim != 2 or rows.shape[1] != whole.size:
         raise InvalidInput("costs", rows.shape, f"of shape (n, {whole.size}), a column per order")
     chosen = np.empty(len(rows), dtype=np.uint8)

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.exact.argument_checks import positive_finite, whole_number
-from accounting.exact.rounding import root_up
+from accounting.exact.rounding import UP, root_toward
 from accounting.release.exact_normals import ExactNormals
 from streams.sdk.arguments import UsersLike, read_users
 from streams.sdk.client import Turnstile
@@ -86,7 +86,7 @@ class PrivateStop:
         if self.noise_stddev > _LARGEST:
             raise InvalidRequest(f"noise_stddev is {noise_stddev}; it must be at most {_LARGEST}")
         self.run, self.users = run, read_users(users)
-        self.charged_norm = root_up(Fraction(self.counts))
+        self.charged_norm = root_toward(Fraction(self.counts), UP)
         self.counted: list[tuple[int, float]] = []
         self._normals = ExactNormals(not_private_generator)
         self._pays = self._charge(turnstile, dataset)

@@ -57,6 +57,13 @@ def is_smallest_float_at_least(result: float, exact: Fraction) -> bool:
     return Fraction(result) >= exact > Fraction(math.nextafter(result, 0.0))
 
 
+def is_cost(result: float, exact: Fraction) -> bool:
+    """Whether `result` is `exact` rounded up; in the outermost ranges, above it and usable."""
+    if exact == 0 or 2.0**-797 < exact < 2.0**797:
+        return is_smallest_float_at_least(result, exact)
+    return exact <= result <= 2.0**-700 if exact < 1 else result == math.inf or exact <= result
+
+
 any_norm = st.floats(min_value=0.0, allow_infinity=False, allow_nan=False)
 usual_norm = st.one_of(
     st.floats(min_value=0.0, max_value=4.0),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import pytest
@@ -22,10 +23,10 @@ from tests.unit.accounting import rational_model as exact
 from tests.unit.accounting.refusals import refused
 
 ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]
-norm_lists = st.lists(exact.usual_norm, max_size=12)
+norm_lists = st.lists(exact.usual_norm | exact.any_norm, max_size=12)
 
 
-@given(norm_lists, exact.usual_scale)
+@given(norm_lists, exact.usual_scale | exact.any_scale)
 def test_gaussian_costs_are_the_smallest_floats_above_the_formula(
     norms: list[float], s: float
 ) -> None:
@@ -34,11 +35,13 @@ def test_gaussian_costs_are_the_smallest_floats_above_the_formula(
     renyi = renyi_cost(mechanism, norms, ORDERS)
     assert renyi.shape == (len(norms), len(ORDERS))
     for i, c in enumerate(norms):
-        assert exact.is_smallest_float_at_least(float(rho[i]), exact.rho(c, s))
-        assert exact.is_smallest_float_at_least(float(mu2[i]), 2 * exact.rho(c, s))
+        assert exact.is_cost(float(rho[i]), exact.rho(c, s))
+        assert exact.is_cost(float(mu2[i]), 2 * exact.rho(c, s))
         for j, a in enumerate(ORDERS):
-            product = Fraction(a) * Fraction(float(rho[i]))
-            assert exact.is_smallest_float_at_least(float(renyi[i, j]), product)
+            if math.isfinite(rho[i]):
+                assert exact.is_cost(float(renyi[i, j]), Fraction(a) * Fraction(float(rho[i])))
+            else:
+                assert renyi[i, j] == math.inf
 
 
 @given(norm_lists, exact.usual_scale)
@@ -47,31 +50,8 @@ def test_pure_dp_costs_half_of_epsilon_squared_and_laplace_is_pure_dp(
 ) -> None:
     pure, laplace = zcdp_cost(PureDP(), norms), zcdp_cost(Laplace(scale), norms)
     for i, c in enumerate(norms):
-        assert exact.is_smallest_float_at_least(float(pure[i]), Fraction(c) ** 2 / 2)
-        assert exact.is_smallest_float_at_least(float(laplace[i]), exact.rho(c, scale))
-
-
-@given(st.lists(exact.any_norm, max_size=8), exact.any_scale)
-def test_costs_of_any_norm_round_up_and_are_positive_unless_the_norm_is_zero(
-    norms: list[float], s: float
-) -> None:
-    for c, cost in zip(norms, zcdp_cost(Gaussian(s), norms).tolist(), strict=True):
-        assert exact.is_smallest_float_at_least(cost, exact.rho(c, s))
-
-
-@pytest.mark.parametrize(
-    ("norm", "s"),
-    [
-        (0.375, 2.1545979836457646e-155),  # the square overflows, its half does not
-        (1.7e308, 1e154),
-        (5e-324, 5e-324),
-        (1e-162, 1.0),  # half of the smallest float64
-        (1.7e308, 5e-324),
-    ],
-)
-def test_costs_at_the_ends_of_the_float_range(norm: float, s: float) -> None:
-    cost = float(zcdp_cost(Gaussian(s), [norm])[0])
-    assert exact.is_smallest_float_at_least(cost, exact.rho(norm, s))
+        assert exact.is_cost(float(pure[i]), Fraction(c) ** 2 / 2)
+        assert exact.is_cost(float(laplace[i]), exact.rho(c, scale))
 
 
 @given(st.lists(st.one_of(exact.usual_norm, exact.any_norm), max_size=10), exact.usual_scale)

@@ -1,3 +1,5 @@
+"""Ratios, products, roots and conversions of numbers, each against rational arithmetic."""
+
 from __future__ import annotations
 
 import math
@@ -8,8 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from accounting.costs.order_units import units_at_orders, units_within_orders
+from accounting.costs.power_cost import units_at_orders, units_within_orders
 from accounting.exact.products import product_up, ratio_ceil, square_ratio_up
+from accounting.exact.rounding import float_toward, floats_toward, root_toward
 from tests.unit.accounting import rational_model as exact
 
 TINY, HUGE = 5e-324, 1.7976931348623157e308
@@ -18,12 +21,16 @@ ADVERSARIAL = [
     *(math.nextafter(1.0, 2.0), math.nextafter(1.0, 0.0), math.sqrt(2.0), math.sqrt(0.5)),
     *(TINY, 2.0**-1022, 1e-310, 1e-160, 2.0**-300, 2.0**-511, 2.0**300, 1e150, 1e154, HUGE),
 ]
+usual = st.floats(2.0**-800, 2.0**800) | st.just(0.0)
 
 
 def check_square_ratios(c: list[float], s: float) -> None:
     for value, result in zip(c, square_ratio_up(np.array(c), s).tolist(), strict=True):
-        ratio = (Fraction(value) / Fraction(s)) ** 2
-        assert exact.is_smallest_float_at_least(result, ratio), (value, s)
+        ratio = Fraction(value) / Fraction(s)
+        if ratio and not 2.0**-399 < ratio < 2.0**399:  # an upper bound
+            assert result >= min(ratio**2, 2.0**800), (value, s)
+        else:
+            assert exact.is_smallest_float_at_least(result, ratio**2), (value, s)
 
 
 @pytest.mark.parametrize("s", [s for s in ADVERSARIAL if s > 0.0])
@@ -34,26 +41,8 @@ def test_square_ratio_is_the_smallest_float_above_for_adversarial_values(s: floa
 
 @given(st.lists(exact.any_norm, max_size=10), exact.any_scale)
 def test_square_ratio_is_the_smallest_float_above_for_any_float(c: list[float], s: float) -> None:
-    check_square_ratios(c, s)
-
-
-def check_ratio_ceilings(c: list[float], s: float) -> None:
-    unit = Fraction(2**44) / Fraction(s)
-    expected = [min(math.ceil(Fraction(value) * unit), 2**62) for value in c]
-    assert ratio_ceil(np.array(c), s, 44, 2**62).tolist() == expected
-
-
-@pytest.mark.parametrize("s", [s for s in ADVERSARIAL if s > 0.0])
-def test_ceiling_of_a_ratio_is_exact_for_adversarial_values(s: float) -> None:
-    factors = (0.5, 1.0, 3.0, 2.0**-44, 1.5 * 2.0**-44, 2.0**-45, 2.0**18, 2.0**17.5)
-    multiples = [s * k for k in factors if s * k < math.inf]
-    beside = [math.nextafter(m, end) for m in multiples for end in (0.0, math.inf)]
-    check_ratio_ceilings([v for v in ADVERSARIAL + multiples + beside if v < math.inf], s)
-
-
-@given(st.lists(exact.any_norm, max_size=5), exact.any_scale)
-def test_ceiling_of_a_ratio_is_exact_for_any_float(c: list[float], s: float) -> None:
-    check_ratio_ceilings(c, s)
+    near = [min(s * (1.0 + value % 1.0), HUGE) for value in c]
+    check_square_ratios([*c, *near], s)
 
 
 def convergents_of_root(n: int) -> list[tuple[int, int]]:
@@ -75,41 +64,35 @@ def test_square_ratio_of_pell_numbers_is_decided_though_a_2_to_minus_105_from_a_
             check_square_ratios([float(c)], float(s))
 
 
-@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 10_000])
-def test_blocks_do_not_change_the_result(size: int) -> None:
-    c = np.random.default_rng(size).random(size)
-    whole = square_ratio_up(c, 1.1)
-    reversed_whole = square_ratio_up(c[::-1], 1.1)[::-1]
-    np.testing.assert_array_equal(whole, reversed_whole)
-    grid = square_ratio_up(c.reshape(1, size), 1.1)
-    np.testing.assert_array_equal(grid, whole.reshape(1, size))
-    assert square_ratio_up(0.3, 1.1).shape == ()
-
-
-@given(st.lists(exact.any_norm, max_size=10), exact.any_scale)
+@given(st.lists(usual, max_size=10), st.floats(2.0**-100, 2.0**100))
 def test_product_is_the_smallest_float_above(m: list[float], a: float) -> None:
     for value, result in zip(m, product_up(a, np.array(m)).tolist(), strict=True):
         assert exact.is_smallest_float_at_least(result, Fraction(a) * Fraction(value)), (a, value)
+    assert product_up(a, [math.inf, 2.0**801, TINY]).tolist() == [math.inf, math.inf, a * 2.0**-800]
 
 
-def test_product_with_infinity_is_infinite() -> None:
-    assert product_up(1e-300, [math.inf, 0.0]).tolist() == [math.inf, 0.0]
+def check_ceilings(c: list[float], s: float, bits: int, power: int) -> None:
+    unit = Fraction(s) ** power / 2**bits
+    expected = [min(math.ceil(Fraction(value) ** power / unit), 2**62) for value in c]
+    assert ratio_ceil(np.array(c), s, bits, 2**62, power).tolist() == expected
 
 
-@given(st.lists(exact.any_norm, max_size=6), exact.any_scale)
-def test_square_ratio_ceiling_is_exact_up_to_saturation(c: list[float], s: float) -> None:
+@pytest.mark.parametrize("s", [s for s in ADVERSARIAL if s > 0.0])
+def test_ceiling_of_a_ratio_is_exact_for_adversarial_values(s: float) -> None:
+    factors = (0.5, 1.0, 3.0, 2.0**-44, 1.5 * 2.0**-44, 2.0**-45, 2.0**18, 2.0**17.5, 2.0**-22)
+    multiples = [s * k for k in factors if s * k < math.inf]
+    beside = [math.nextafter(m, end) for m in multiples for end in (0.0, math.inf)]
+    values = [v for v in ADVERSARIAL + multiples + beside if v < math.inf]
+    check_ceilings(values, s, 44, 1)
+    check_ceilings(values, s, 43, 2)
+
+
+@given(st.lists(exact.any_norm, max_size=5), exact.any_scale)
+def test_ceiling_of_a_ratio_is_exact_for_any_float(c: list[float], s: float) -> None:
+    check_ceilings(c, s, 44, 1)
     # Norms of up to 724 times the scale reach every magnitude below saturation.
-    c = [*c, *(min(s * f, HUGE) for f in (0.1, 1.0, 31.9, 32.1, 99.7, 500.3, 723.9, 724.2))]
-    result = ratio_ceil(np.array(c), s, 43, 2**62, 2)
-    assert result.tolist() == [exact.zcdp_units(value, s) for value in c]
-
-
-@pytest.mark.parametrize("s", [2.0**400, 2.0**160, 2.0**128, 3e-60, 2.0**-140, 1e-300])
-def test_square_ratio_ceiling_of_a_positive_norm_is_never_zero(s: float) -> None:
-    c = [math.ldexp(s, exponent) for exponent in (-700, -500, -300, -290, -45, -22)]
-    c = [5e-324, 1e-200, *(value for value in c if value > 0.0)]
-    result = ratio_ceil(np.array([0.0, *c]), s, 43, 2**62, 2)
-    assert result.tolist() == [0, *(exact.zcdp_units(value, s) for value in c)]
+    c += [min(s * f, HUGE) for f in (0.1, 1.0, 31.9, 32.1, 99.7, 500.3, 723.9, 724.2)]
+    check_ceilings(c, s, 43, 2)
 
 
 @given(st.lists(st.integers(1, 2**50), min_size=1, max_size=20), st.integers(1, 2**10))
@@ -117,9 +100,7 @@ def test_square_ratio_ceiling_is_exact_beside_whole_numbers(roots: list[int], s:
     # (c / s)^2 2**44 is whole at c = s k 2**-22; its neighbours lie just above and below.
     whole = np.array(roots, dtype=np.float64) % 2**26 * s * 2.0**-22
     c = np.concatenate([whole, np.nextafter(whole, 0.0), np.nextafter(whole, np.inf)])
-    result = ratio_ceil(c, float(s), 44, 2**62, 2)
-    expected = [math.ceil(Fraction(value) ** 2 / s**2 * 2**44) for value in c.tolist()]
-    assert result.tolist() == [min(units, 2**62) for units in expected]
+    check_ceilings(c.tolist(), float(s), 44, 2)
 
 
 unit_numbers = st.one_of(
@@ -132,19 +113,13 @@ unit_numbers = st.one_of(
     st.lists(exact.order, min_size=1, max_size=4),
 )
 @example([2**53 + 1, 2**58 - 1, 2**61 + 1], [1.1, 2.7, 511.3])  # float64 does not hold these units
+@example([2**62, 2**62 - 1, 2**22, 2**22 + 1], [2.0**40, 1.0 + 2.0**-52])
 def test_units_at_orders_are_the_exact_ceiling(units: list[int], orders: list[float]) -> None:
+    # Orders that are the float next to a whole multiple bring products close to integers.
+    near = 1.0 + max(round(orders[0] % 1000 * 16), 1) / 16.0
+    orders = [*orders, near, math.nextafter(near, 9e9), 1.0 + 2.0**-52]
     result = units_at_orders(np.array(units), np.array(orders))
     expected = [[min(math.ceil(Fraction(a) * u), 2**62) for a in orders] for u in units]
-    assert result.tolist() == expected
-
-
-@given(st.integers(0, 2**50), exact.order)
-def test_units_at_an_order_are_exact_where_the_product_is_nearly_whole(u: int, a: float) -> None:
-    # Orders that are the float next to a whole multiple bring products close to integers.
-    near = [a, 1.0 + max(round(a * 16), 1) / 16.0]
-    near += [math.nextafter(near[1], 9e9), 1.0 + 2.0**-52]
-    result = units_at_orders(np.array([u, u + 1]), np.array(near))
-    expected = [[min(math.ceil(Fraction(b) * v), 2**62) for b in near] for v in (u, u + 1)]
     assert result.tolist() == expected
 
 
@@ -154,3 +129,40 @@ def test_units_within_an_order_are_the_exact_floor(limits: list[int], a: float) 
     rows = [*limits, *boundary, *(max(b - 1, 0) for b in boundary)]
     result = units_within_orders(np.array(rows)[:, np.newaxis], np.array([a]))
     assert result[:, 0].tolist() == [math.floor(limit / Fraction(a)) for limit in rows]
+
+
+@given(
+    st.one_of(
+        st.integers(-(2**1030), 2**1030),
+        st.fractions(),
+        st.floats(allow_nan=False, allow_infinity=False).map(Fraction),
+    )
+)
+@example(Fraction(1, 10**400))
+@example(10**400)
+def test_a_number_lies_between_its_floats_and_these_are_neighbours(number: int | Fraction) -> None:
+    low, high = float_toward(number, "down"), float_toward(number, "up")
+    exact = Fraction(number)
+    assert low == -math.inf or Fraction(low) <= exact
+    assert high == math.inf or exact <= Fraction(high)
+    assert low == high or math.nextafter(low, math.inf) == high
+    assert (low == high) == (math.isfinite(low) and Fraction(low) == exact)
+
+
+@given(st.lists(st.integers(-(2**62), 2**62), max_size=10))
+def test_whole_numbers_in_an_array_are_rounded_as_each_by_itself(numbers: list[int]) -> None:
+    array = np.array(numbers, dtype=np.int64)
+    for toward in ("up", "down"):
+        expected = [float_toward(number, toward) for number in numbers]
+        assert floats_toward(array, toward).tolist() == expected
+
+
+@given(st.fractions(min_value=Fraction(1, 10**9), max_value=10**12), st.integers(-400, 400))
+@example(Fraction(9, 4), 0)
+def test_a_root_lies_between_its_floats_and_these_are_neighbours(
+    number: Fraction, power: int
+) -> None:
+    square = number * Fraction(2) ** power
+    low, high = root_toward(square, "down"), root_toward(square, "up")
+    assert Fraction(low) ** 2 <= square <= Fraction(high) ** 2
+    assert (low == high) if Fraction(low) ** 2 == square else math.nextafter(low, 1e300) == high

@@ -21,7 +21,7 @@ from accounting import (
     candidate_orders,
     cost_units,
     gdp_to_delta,
-    norms_of,
+    grid_norms,
     pure_to_gdp,
     renyi_cost,
 )
@@ -179,9 +179,7 @@ def test_what_a_ledger_charges_pure_steps_is_no_less_than_their_divergence(mecha
     norms = np.concatenate([[0.0, 5e-324, 1e-200], np.geomspace(1e-12, 1e4, 200), [1e300]])
     charged = MEASURES["renyi"].charge_units(mechanism, norms, DIVERGENCE_ORDERS)
     in_tables = MEASURES["renyi"].cost_table(mechanism, 2.0, 255, DIVERGENCE_ORDERS)
-    on_levels = MEASURES["renyi"].charge_units(
-        mechanism, norms_of(np.arange(256), 2.0, 255), DIVERGENCE_ORDERS
-    )
+    on_levels = MEASURES["renyi"].charge_units(mechanism, grid_norms(2.0, 255), DIVERGENCE_ORDERS)
     # But for the rounding of float64, which the charge in whole units does not have.
     least = cost_units(renyi_cost(mechanism, norms, DIVERGENCE_ORDERS)) * (1 - 2.0**-50) - 1
     assert (charged >= least).all()

@@ -52,11 +52,11 @@ from accounting import (
     gdp_risk,
     gdp_to_delta,
     gdp_to_epsilon,
+    grid_norms,
     levels_of,
     mechanism_from,
     noise_for_epsilon,
     noise_for_norm_budget,
-    norms_of,
     pure_to_gdp,
     renyi_budgets,
     renyi_cost,
@@ -70,7 +70,6 @@ from accounting import (
     zcdp_to_delta,
     zcdp_to_epsilon,
 )
-from accounting.exact.products import product_up, square_ratio_up
 from accounting.release import (
     ExactNoise,
     KeySelection,
@@ -199,12 +198,6 @@ def costs() -> list[Refused]:
             {"budget": [-1.0, 2.0**-45, 5e-324, NAN, INF, math.nextafter(2.0**17, 1e9), 1e200]},
         ),
         Refused(
-            square_ratio_up,
-            {"c": [1.0], "s": 1.0},
-            {"c": [[1.0, NAN], [-1.0], [INF]], "s": NO_SIZE},
-        ),
-        Refused(product_up, {"a": 1.0, "m": [1.0]}, {"a": NO_SIZE}),
-        Refused(
             partial(round_to, [1.0]),
             {"kind": np.float32, "toward": "up"},
             {
@@ -224,14 +217,14 @@ def grids() -> list[Refused]:
             Refused(
                 call, {"norms": [0.5]}, {"norms": [[0.5, n] for n in (1.0 + 2**-52, -0.1, NAN)]}
             )
-            for call in (GRID.levels_of,)
+            for call in (GRID.levels_of, lambda norms: levels_of(norms, 1.0, 100))
         ),
+        Refused(grid_norms, grid, {**no_grid, "levels": [*no_grid["levels"], 2**16 + 1]}),
         Refused(GRID.counts, {"norms": [[0.5]]}, {"norms": [[[2.0]], [[INF]]]}),
         *(
             Refused(call, grid, {**no_grid, "levels": [0, 256, True]})
             for call in (
                 partial(levels_of, [0.0]),
-                lambda clip_norm, levels: norms_of([0], clip_norm, levels),
                 partial(MEASURES["zcdp"].cost_table, Gaussian(1.0)),
             )
         ),

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accounting import Gaussian, Laplace, PureDP
-from accounting.costs.norm_levels import norms_of
+from accounting import Gaussian, Laplace, PureDP, grid_norms
 from accounting.measures import MEASURES
 from streams.ledger import columns, rule
 from streams.ledger.ledger import Channel, Ledger, ledger_of
@@ -250,7 +249,7 @@ def test_a_roster_is_charged_as_the_norms_of_its_levels_are(steps, measure, budg
             positions=rows,
             levels=[moved[row] for row in rows],
         )
-        norms = norms_of(levels, CLIP, LEVELS)
+        norms = grid_norms(CLIP, LEVELS)[levels]
         same = explicit.charge(step, list(range(6)), norms, scale=scale)
         now = set(range(6)) - set(UserIds.unpack(same.halted).tolist())
         assert roster.spent() == explicit.spent()
