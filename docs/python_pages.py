@@ -378,7 +378,7 @@ PAGES = {
         more=(
             "streams.trainers.huggingface:HuggingFaceTrainer",
             "streams.trainers.jax:private_grad",
-            "streams.trainers.torch:Settings",
+            "streams.trainers.loader:Settings",
             "streams.trainers.torch:restore",
             "streams.trainers.torch:save",
         ),

@@ -98,7 +98,7 @@ def train_individually(run: Run, images: Images, settings: Sampled, *, seed: int
         steps=settings.steps,
         not_private_generator=np.random.default_rng(seed),
     )
-    examples = ExamplesByUser.one_each(len(images.train))
+    examples = ExamplesByUser.covering(len(images.train))
     gradients = logistic_gradients(images.train, images.train_labels, CLASSES, examples)
     trainer = PrivateTrainer(steps, gradients, Descent(settings.learning_rate))
     start = np.zeros(images.train.shape[1] * CLASSES)

@@ -1,40 +1,24 @@
 """Private training that charges every user before every step, at no more gradient work than DP-SGD.
 
-The names below are imported on first use, so that training with JAX does not need PyTorch.
-``PrivacyEngine`` needs the extra ``torch``. Import ``streams.trainers.jax`` (the extra ``jax``) by
-its own name.
+``PrivacyEngine`` needs the extra ``torch``, and ``IndividualDPClassifier`` the extra ``sklearn``:
+both are imported on first use. Import ``streams.trainers.jax`` (the extra ``jax``) by its own name.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from streams.trainers.checkpoint import Checkpoint
-    from streams.trainers.classifier import IndividualDPClassifier
-    from streams.trainers.cohorts import rotating_cohort, sampled_cohort
-    from streams.trainers.examples import ExamplesByUser
-    from streams.trainers.loop import Descent, PrivateTrainer
-    from streams.trainers.planning import noise_for_steps
-    from streams.trainers.private_stop import PrivateStop
-    from streams.trainers.steps import OpenStep, PrivateSteps
-    from streams.trainers.torch import PrivacyEngine
+from streams.trainers.checkpoint import Checkpoint
+from streams.trainers.cohorts import rotating_cohort, sampled_cohort
+from streams.trainers.examples import ExamplesByUser
+from streams.trainers.loop import Descent, PrivateTrainer
+from streams.trainers.planning import noise_for_steps
+from streams.trainers.private_stop import PrivateStop
+from streams.trainers.steps import OpenStep, PrivateSteps
 
-_HOMES = {
-    "Checkpoint": "checkpoint",
-    "Descent": "loop",
-    "ExamplesByUser": "examples",
-    "IndividualDPClassifier": "classifier",
-    "OpenStep": "steps",
-    "PrivacyEngine": "torch",
-    "PrivateSteps": "steps",
-    "PrivateStop": "private_stop",
-    "PrivateTrainer": "loop",
-    "noise_for_steps": "planning",
-    "rotating_cohort": "cohorts",
-    "sampled_cohort": "cohorts",
-}
+if TYPE_CHECKING:
+    from streams.trainers.classifier import IndividualDPClassifier
+    from streams.trainers.torch import PrivacyEngine
 
 __all__ = [
     "Checkpoint",
@@ -53,8 +37,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"streams.trainers.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    if name == "PrivacyEngine":
+        from streams.trainers.torch import PrivacyEngine
+
+        return PrivacyEngine
+    if name == "IndividualDPClassifier":
+        from streams.trainers.classifier import IndividualDPClassifier
+
+        return IndividualDPClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

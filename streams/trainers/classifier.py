@@ -14,7 +14,6 @@ users that comes from the data reveals that number exactly.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from accounting.exact.invalid_input import quoted
 from streams.sdk.arguments import nearest_float
+from streams.sdk.client import Turnstile
 from streams.sdk.errors import InvalidRequest
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.examples import ExamplesByUser
+from streams.trainers.examples import ExamplesByUser, SumsByUser
 from streams.trainers.loop import (
     Descent,
     Floats,
@@ -37,7 +36,7 @@ from streams.trainers.loop import (
     row_products,
     softmax,
 )
-from streams.trainers.planning import counted_noise, noise_for_steps
+from streams.trainers.planning import counted_noise, noise_for_steps, public_population
 from streams.trainers.steps import PrivateSteps
 
 _ENTRIES_AT_ONCE = 2**22
@@ -149,14 +148,12 @@ class IndividualDPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.classes_, targets = self._labels(y, len(rows))
         finite = np.asarray(np.isfinite(rows).all(axis=1))
         rows, targets = np.where(finite[:, np.newaxis], rows, 0.0), np.where(finite, targets, -1)
-        grouped = (
-            ExamplesByUser.one_each(len(rows))
-            if users is None
-            else ExamplesByUser.of(users, self.max_examples_per_user)
-        )
-        grouped.check_covers(len(rows))
+        grouped = ExamplesByUser.covering(len(rows), users, self.max_examples_per_user)
         charged = run or self._own_run()
-        self.noise_multiplier_ = self._noise(charged)
+        policies, noise = [charged.policy, *charged.outer], self.noise_multiplier
+        if noise is None:
+            noise = noise_for_steps(policies, self.steps, sampling_rate=self.sampling_rate)
+        self.noise_multiplier_ = float(noise)
         seed = self.not_private_seed
         with_one = np.column_stack([rows, np.ones(len(rows))])
         shape = (with_one.shape[1], len(self.classes_))
@@ -166,7 +163,7 @@ class IndividualDPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             clip_norm=self.clip_norm,
             noise_multiplier=self.noise_multiplier_,
             sampling_rate=self.sampling_rate,
-            expected_batch=self._expected_batch(),
+            expected_batch=self.sampling_rate * public_population(self.population),
             steps=self.steps,
             not_private_generator=None if seed is None else np.random.default_rng(seed),
         )
@@ -239,23 +236,7 @@ class IndividualDPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             [_place(known, label) for label in labels.tolist()], dtype=np.int64
         )
 
-    def _expected_batch(self) -> float:
-        population = self.population
-        if not isinstance(population, int | float | np.number) or not 0 < population < math.inf:
-            raise InvalidRequest(
-                f"population is {quoted(population)}; it must be a positive number"
-            )
-        return float(self.sampling_rate * population)
-
-    def _noise(self, run: Run) -> float:
-        if self.noise_multiplier is not None:
-            return float(self.noise_multiplier)
-        policies = [run.policy, *run.outer]
-        return noise_for_steps(policies, self.steps, sampling_rate=self.sampling_rate)
-
     def _own_run(self) -> Run:
-        from streams.sdk.client import Turnstile
-
         noise = self.noise_multiplier
         if noise is None:
             noise = counted_noise(self.epsilon, self.delta, self.sampling_rate, self.steps)
@@ -299,12 +280,13 @@ def logistic_gradients(
 
     @silent
     def gradients(model: Floats, positions: NDArray[np.int64]) -> Floats:
-        chosen = examples.select(positions)
-        rows, wanted = features[chosen.examples], targets[chosen.examples]
+        chosen, counts = examples.select(positions)
+        rows, wanted = features[chosen], targets[chosen]
         residuals = softmax(row_products(rows, model.reshape(-1, classes)))
         residuals[np.arange(len(wanted)), wanted] -= 1.0
         residuals[wanted < 0] = 0.0
         outer = rows[:, :, np.newaxis] * residuals[:, np.newaxis, :]
-        return np.asarray(chosen.sums(outer.reshape(len(wanted), -1)))
+        _, (sums,) = SumsByUser(counts).add([outer.reshape(len(wanted), -1)])
+        return sums
 
     return gradients

@@ -28,13 +28,10 @@ import hashlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import InvalidInput
-from accounting.exact.argument_checks import whole_number
-from accounting.exact.invalid_input import quoted
-from streams.records import User
+from accounting.exact.argument_checks import sampling_probability, whole_number
 from streams.records.users import normal_form, user_key
 from streams.sdk.arguments import read_users
-from streams.sdk.errors import InvalidRequest
+from streams.sdk.errors import InvalidRequest, invalid_requests
 from streams.sdk.roster_steps import poisson_sample
 
 _LARGEST_STEP = 2**62
@@ -64,10 +61,9 @@ def sampled_cohort(
         InvalidRequest: an id or the probability is invalid.
     """
     available = np.ones(len(read_users(users)), dtype=np.bool_)
-    try:
-        return poisson_sample(available, probability, not_private_generator=not_private_generator)
-    except InvalidInput as error:
-        raise InvalidRequest(f"probability is {quoted(probability)}: {error}") from error
+    with invalid_requests():
+        rate = sampling_probability("probability", probability)
+    return poisson_sample(available, rate, not_private_generator=not_private_generator)
 
 
 def rotating_cohort(
@@ -92,22 +88,15 @@ def rotating_cohort(
         InvalidRequest: an id, the step, the period or the key is invalid.
     """
     ids = read_users(users)
-    try:
+    with invalid_requests():
         turn = whole_number("step", step, 0, _LARGEST_STEP)
         groups = whole_number("period", period, 1, _LARGEST_STEP)
-    except InvalidInput as error:
-        raise InvalidRequest(str(error)) from error
     text = key.encode() if isinstance(key, str) else bytes(key)
     if not text:
         raise InvalidRequest("key is empty; it must be a text, the same in all steps of the run")
     secret = hashlib.blake2b(text).digest()
+    known = (normal_form(user) if isinstance(user, str) else user for user in ids)  # to the service
     digests = b"".join(
-        hashlib.blake2b(user_key(_known_as(user)), digest_size=_BYTES, key=secret).digest()
-        for user in ids
+        hashlib.blake2b(user_key(user), digest_size=_BYTES, key=secret).digest() for user in known
     )
     return np.flatnonzero(np.frombuffer(digests, dtype=">u8") % groups == turn % groups)
-
-
-def _known_as(user: User) -> User:
-    """Return an id as the service knows it: strings in normal form."""
-    return normal_form(user) if isinstance(user, str) else user

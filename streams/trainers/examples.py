@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.exact.argument_checks import whole_number
 from streams.records.users import UserIds
 from streams.sdk.arguments import read_users
-from streams.sdk.errors import InvalidRequest
+from streams.sdk.errors import InvalidRequest, invalid_requests
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,22 +51,27 @@ class ExamplesByUser:
         counts = np.bincount(owners, minlength=len(distinct))
         order = np.argsort(owners, kind="stable")
         if max_examples_per_user is not None:
-            most = max_examples_per_user
-            if not isinstance(most, int | np.integer) or isinstance(most, bool) or most < 1:
-                raise InvalidRequest(
-                    f"max_examples_per_user is {most!r}; it must be a whole number, at least 1"
-                )
-            given, most = np.repeat(counts, counts), min(int(most), len(order))
+            with invalid_requests():
+                most = whole_number("max_examples_per_user", max_examples_per_user, 1, 2**62)
+            given, most = np.repeat(counts, counts), min(most, len(order))
             ranks = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
             order = order[(ranks + 1) * most // given > ranks * most // given]
             counts = np.minimum(counts, most)
         return cls(distinct, order, np.concatenate([[0], np.cumsum(counts)]), len(owners))
 
     @classmethod
-    def one_each(cls, examples: int) -> ExamplesByUser:
-        """Make each example a user of its own, with the example's index as the id."""
-        places = np.arange(examples, dtype=np.int64)
-        return cls(UserIds(places), places, np.arange(examples + 1, dtype=np.int64), examples)
+    def covering(
+        cls, examples: int, users: object = None, max_examples_per_user: int | None = None
+    ) -> ExamplesByUser:
+        """Group so many examples by user, as ``of`` does.
+
+        Without ids each example has its own user, whose id is the example's index.
+        """
+        made = cls.of(
+            np.arange(examples, dtype=np.int64) if users is None else users, max_examples_per_user
+        )
+        made.check_covers(examples)
+        return made
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -83,50 +87,17 @@ class ExamplesByUser:
                 f"there are {self.total} user ids for {examples} examples; give one per example"
             )
 
-    @cached_property
-    def _is_one_each(self) -> bool:
-        return bool((np.diff(self.starts) == 1).all())
-
-    def select(self, positions: NDArray[np.int64]) -> Selection:
-        """Return the examples of the users at these positions."""
-        if self._is_one_each:
-            return Selection(self.order[positions], np.ones(len(positions), dtype=np.int64))
+    def select(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the examples of the users at these positions, user after user, and the number of
+        each user's examples, (m,).
+        """
         counts = self.starts[positions + 1] - self.starts[positions]
         ends = np.cumsum(counts)
         # Concatenate the ranges of the users' places.
         places = np.arange(int(counts.sum())) + np.repeat(
             self.starts[positions] - (ends - counts), counts
         )
-        return Selection(self.order[places], counts)
-
-    def parts(self, positions: NDArray[np.int64], examples_at_once: int) -> list[slice]:
-        """Split ``positions`` into slices of users that together have about so many examples."""
-        counts = self.starts[positions + 1] - self.starts[positions]
-        part = (np.cumsum(counts) - counts) // examples_at_once
-        begins = np.flatnonzero(np.diff(part, prepend=-1))
-        return [slice(begin, end) for begin, end in pairwise([*begins, len(positions)])]
-
-
-@dataclass(frozen=True, eq=False)
-class Selection:
-    """The examples of some users.
-
-    Attributes:
-        examples: those of the first user, then those of the second, and so on.
-        counts: the number of each user's examples, (m,).
-    """
-
-    examples: NDArray[np.int64]
-    counts: NDArray[np.int64]
-
-    # Without a warning of numpy, which would tell that there is a user with such numbers.
-    @np.errstate(over="ignore", invalid="ignore")
-    def sums(self, rows: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Sum rows of examples by user: (examples, d) to (m, d)."""
-        if len(self.counts) == len(self.examples):
-            return rows
-        begins = np.cumsum(self.counts) - self.counts
-        return np.add.reduceat(rows, begins, axis=0)
+        return self.order[places], counts
 
 
 class SumsByUser:
@@ -140,21 +111,16 @@ class SumsByUser:
     """
 
     def __init__(self, counts: NDArray[np.int64]) -> None:
-        self._counts = counts
+        self._ends = np.cumsum(counts)
+        self._owners = np.repeat(np.arange(len(counts)), counts)
+        self._one_each = len(self._owners) == len(counts)
         self._seen = 0
         self._begun: list[NDArray[np.float64]] = []  # partial sums of the incomplete user
 
-    @cached_property
-    def _ends(self) -> NDArray[np.int64]:
-        return np.cumsum(self._counts)
-
-    @cached_property
-    def _owners(self) -> NDArray[np.int64]:
-        return np.repeat(np.arange(len(self._counts)), self._counts)
-
+    # Without a warning of numpy, which would tell that there is a user with such numbers.
     @np.errstate(over="ignore", invalid="ignore")
     def add(self, parts: Sequence[NDArray[np.floating]]) -> tuple[slice, list[NDArray[np.float64]]]:
-        """Add the rows of the next examples, in parts by columns, (k, d_i) each, k > 0.
+        """Add the rows of the next examples, in parts by columns, (k, d_i) each.
 
         Returns:
             The users who are complete with these examples, and their sums, (users, d_i) each.
@@ -162,6 +128,10 @@ class SumsByUser:
         count = len(parts[0])
         owners = self._owners[self._seen : self._seen + count]
         self._seen += count
+        if self._one_each:  # in float64, as if others had more: no row may depend on other users
+            return slice(self._seen - count, self._seen), [
+                rows.astype(np.float64, copy=False) for rows in parts
+            ]
         first = int(owners[0])
         complete = int(np.searchsorted(self._ends, self._seen, side="right")) - first
         owners = owners - first

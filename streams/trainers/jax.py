@@ -23,9 +23,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from accounting.exact.invalid_input import quoted
-from streams.sdk.errors import InvalidRequest
-from streams.trainers.examples import ExamplesByUser
+from accounting.exact.argument_checks import whole_number
+from streams.sdk.errors import InvalidRequest, invalid_requests
+from streams.trainers.examples import ExamplesByUser, SumsByUser
 from streams.trainers.steps import PrivateSteps
 
 Tree: TypeAlias = Any
@@ -58,10 +58,8 @@ def private_grad(
         InvalidRequest: the data have another number of examples.
         TurnstileError: any error of the charge. Call again to continue.
     """
-    if examples_at_once < 1:
-        raise InvalidRequest(
-            f"examples_at_once is {quoted(examples_at_once)}; it must be at least 1"
-        )
+    with invalid_requests():
+        whole_number("examples_at_once", examples_at_once, 1, 2**62)
 
     @jax.jit
     def rows_of(params: Tree, chosen: tuple[Tree, ...]) -> jax.Array:
@@ -75,15 +73,15 @@ def private_grad(
             examples.check_covers(len(array))
         flat, unravel = ravel_pytree(params)
         step = private.begin()
-        for places in examples.parts(step.positions, examples_at_once):
-            chosen = examples.select(step.positions[places])
-            rows = np.empty((len(chosen.examples), flat.size), dtype=flat.dtype)
-            for start in range(0, len(rows), examples_at_once):
-                here = chosen.examples[start : start + examples_at_once]
-                padded = np.pad(here, (0, examples_at_once - len(here)), mode="edge")
-                taken = jax.tree.map(partial(_take, padded), data)
-                rows[start : start + len(here)] = rows_of(params, taken)[: len(here)]
-            step.add(chosen.sums(rows.astype(np.float64)), places)
+        chosen, counts = examples.select(step.positions)
+        sums = SumsByUser(counts)
+        for start in range(0, len(chosen), examples_at_once):
+            here = chosen[start : start + examples_at_once]
+            padded = np.pad(here, (0, examples_at_once - len(here)), mode="edge")
+            taken = jax.tree.map(partial(_take, padded), data)
+            rows = rows_of(params, taken)
+            users, (complete,) = sums.add([np.asarray(rows[: len(here)])])
+            step.add(complete, users)
         return unravel(jnp.asarray(step.release(flat.size), dtype=flat.dtype))
 
     return gradient

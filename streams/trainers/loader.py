@@ -6,12 +6,14 @@ batches are replaced by Poisson samples of users.
 
 from __future__ import annotations
 
+import hashlib
+import math
 import random
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -29,13 +31,130 @@ from torch.utils.data import (
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.distributed import DistributedSampler
 
-from streams.sdk.errors import InvalidRequest
+from accounting.exact.argument_checks import whole_number
+from accounting.exact.invalid_input import quoted
+from streams.sdk.errors import InvalidRequest, invalid_requests
 from streams.trainers.examples import ExamplesByUser, SumsByUser
-from streams.trainers.ranks import RankedSteps
-from streams.trainers.steps import OpenStep, PrivateSteps
+from streams.trainers.planning import MOST_STEPS, Schedule, public_population, value_at
+from streams.trainers.private_stop import PrivateStop
+from streams.trainers.ranks import RankedSteps, rank_and_ranks
+from streams.trainers.steps import Levels, OpenStep, PrivateSteps
+
+_MULTIPLE: Final = 8  # batch sizes are multiples of this
 
 
-def check_loader(data_loader: Any) -> None:
+class Settings(NamedTuple):
+    """Optional arguments of ``make_private`` and ``make_private_with_epsilon``.
+
+    Attributes:
+        population: required: a public number of users, a round figure or a count that was released
+            privately. The sampling rate times it is the denominator of every step. The number of
+            users in the data is not public: neighbouring datasets differ in it.
+        sampling_rate: the probability with which each user is drawn; may be a schedule, which needs
+            ``steps``. None: the loader's ``batch_size`` over ``population``.
+        levels: as for ``PrivateSteps``.
+        stop: as for ``PrivateSteps``, on one rank: the loader then ends before its last step.
+        charge_ahead: charge the next step of a pass over the loader while the current one is
+            computed (``PrivateSteps.begin``).
+        max_physical_batch_size: the number of examples in every batch. A step with more examples is
+            split into several batches, and the optimizer updates the parameters with the last one.
+            By default most steps of users with one example fit in one batch.
+        max_examples_per_user: the number of a user's examples that are used at most
+            (``ExamplesByUser.of``). It bounds the time of a step. None: all of them.
+        batch_first: as in Opacus.
+        loss_reduction: as in Opacus: "mean" or "sum", over the batch.
+        examples_are_independent: declares that the gradient of an example does not depend on the
+            others, so that ``check`` is not required. ``statement`` says so.
+        not_private_generator: draws coins and noise, for tests. A party that knows its seed knows
+            the noise.
+    """
+
+    population: float
+    sampling_rate: Schedule | None = None
+    levels: Levels | None = None
+    stop: PrivateStop | None = None
+    charge_ahead: bool = False
+    max_physical_batch_size: int | None = None
+    max_examples_per_user: int | None = None
+    batch_first: bool = True
+    loss_reduction: str = "mean"
+    examples_are_independent: bool = False
+    not_private_generator: np.random.Generator | None = None
+
+
+class Draws:
+    """The way users are drawn, and how often.
+
+    Args:
+        source: the caller's loader.
+        users: (examples,), the user of each example; None: each example has its own user.
+        epochs: planned number of passes.
+        steps: planned number of steps, instead of ``epochs``.
+        settings: all other arguments.
+
+    Raises:
+        InvalidRequest: an argument is invalid.
+    """
+
+    def __init__(
+        self, source: Any, users: Any, epochs: int | None, steps: int | None, settings: Settings
+    ) -> None:
+        _check_loader(source)
+        _, self.ranks = rank_and_ranks()
+        if settings.loss_reduction not in ("mean", "sum"):
+            raise InvalidRequest(
+                f"loss_reduction is {quoted(settings.loss_reduction)}; it must be 'mean' or 'sum'"
+            )
+        if settings.stop is not None and self.ranks > 1:
+            raise InvalidRequest(
+                f"stop works on one rank, but there are {self.ranks}: leave it out"
+            )
+        if epochs is not None and steps is not None:
+            raise InvalidRequest("give epochs or steps, not both")
+        self.source, self.settings, self.one_each = source, settings, users is None
+        self.examples = ExamplesByUser.covering(
+            len(source.dataset), users, settings.max_examples_per_user
+        )
+        people, rate = public_population(settings.population), settings.sampling_rate
+        is_split = isinstance(source.sampler, DistributedSampler)
+        batch = source.batch_size * (self.ranks if is_split else 1)  # on all ranks
+        if rate is None:
+            rate = min(1.0, batch / people)
+        if not callable(rate) and not 0.0 < rate <= 1.0:
+            raise InvalidRequest(f"sampling_rate is {quoted(rate)}; it must be above 0, at most 1")
+        self.rate: Schedule = rate
+        if callable(rate):
+            if steps is None:
+                raise InvalidRequest("with a schedule of sampling_rate give steps, not epochs")
+            self.a_pass = steps
+            self.expected_batch: Schedule = lambda step: value_at(self.rate, step) * people
+        else:
+            self.a_pass = steps or round(1.0 / rate)
+            self.expected_batch = rate * people
+        if settings.loss_reduction == "sum":
+            self.expected_batch = 1.0
+        with invalid_requests():
+            if epochs is not None:
+                steps = whole_number("epochs", epochs, 1, MOST_STEPS) * self.a_pass
+            size = settings.max_physical_batch_size
+            if size is not None:
+                whole_number("max_physical_batch_size", size, 1, MOST_STEPS)
+        self.steps = steps
+        # A public size in which nearly all Poisson samples of this mean size fit.
+        usual = batch / self.ranks
+        usual = _MULTIPLE * math.ceil((usual + 2.0 * math.sqrt(usual)) / _MULTIPLE)
+        self.batch_size = size or usual
+
+    @property
+    def compared(self) -> tuple[object, ...]:
+        """Return the arguments that must be the same on all ranks."""
+        grouped = self.examples.order.tobytes(), self.examples.starts.tobytes()
+        ids = repr(self.examples.users.tolist()).encode()
+        rate = None if callable(self.rate) else self.rate
+        return hashlib.sha256(b"".join([*grouped, ids])).digest(), self.one_each, rate, self.steps
+
+
+def _check_loader(data_loader: Any) -> None:
     """Check that the batches of a loader can be replaced by Poisson samples of its dataset.
 
     Raises:
@@ -86,13 +205,7 @@ class IndividualDPLoader:
 
     Args:
         private: charges and draws.
-        examples: the examples of each user.
-        source: the caller's loader: its dataset, ``collate_fn``, workers and pinned memory.
-        a_pass: number of steps in one pass.
-        steps: total number of steps; None: no limit.
-        batch_size: examples in every batch.
-        charge_ahead: charge the next step of a pass while the current one is computed.
-        is_private: whether the generators of masks are seeded by the operating system.
+        draws: the caller's loader, the examples of each user, and the number of steps.
         check: called before a step is charged.
 
     Attributes:
@@ -101,37 +214,25 @@ class IndividualDPLoader:
     """
 
     def __init__(
-        self,
-        private: PrivateSteps | RankedSteps,
-        examples: ExamplesByUser,
-        source: DataLoader[Any],
-        *,
-        a_pass: int,
-        steps: int | None,
-        batch_size: int,
-        charge_ahead: bool,
-        is_private: bool,
-        check: Callable[[], None],
+        self, private: PrivateSteps | RankedSteps, draws: Draws, check: Callable[[], None]
     ) -> None:
-        self.private = private
-        self.batch_size = batch_size
-        self.dataset = source.dataset
-        self._examples, self._source = examples, source
-        self._steps, self._a_pass = steps, a_pass
-        self._ahead, self._is_private, self._check = charge_ahead, is_private, check
+        self.private, self.batch_size = private, draws.batch_size
+        self.dataset = draws.source.dataset
+        self._draws, self._check = draws, check
+        self._is_private = draws.settings.not_private_generator is None
         self._shapes: list[tuple[int, ...]] | None = None  # of the first batch of this loader
         self._places: slice | None = None
         self.is_last = True
         self.randomness = Randomness()
-        self.sums = SumsByUser(np.empty(0, dtype=np.int64))
-        self._workers = Workers(source, is_private) if source.num_workers else None
+        self.sums: SumsByUser | None = None  # of the open step; None if each example is a user
+        self._fetched = _Fetched(draws.source, self._is_private)
 
     def __len__(self) -> int:
         """Return the number of steps in the next pass."""
         if self.private.stopped:
             return 0
-        left = self._a_pass if self._steps is None else self._steps - self.private.step
-        return max(0, min(self._a_pass, left))
+        a_pass, steps = self._draws.a_pass, self._draws.steps
+        return max(0, a_pass if steps is None else min(a_pass, steps - self.private.step))
 
     @property
     def batch_sampler(self) -> Any:
@@ -145,14 +246,15 @@ class IndividualDPLoader:
         end = self.private.step + len(self)
         while self.private.step < end and not self.private.stopped:
             self._check()
-            step = self.private.begin(ahead=self._ahead and self.private.step + 1 < end)
-            chosen = self._examples.select(step.positions)
-            self.sums = SumsByUser(chosen.counts)
-            count = len(chosen.examples)
+            ahead = self._draws.settings.charge_ahead and self.private.step + 1 < end
+            step = self.private.begin(ahead=ahead)
+            chosen, counts = self._draws.examples.select(step.positions)
+            self.sums = None if self._draws.one_each else SumsByUser(counts)
+            count = len(chosen)
             if self._is_private:
                 self.randomness.hide()
             starts = range(0, max(count, 1), self.batch_size)
-            batches = [chosen.examples[start : start + self.batch_size] for start in starts]
+            batches = [chosen[start : start + self.batch_size] for start in starts]
             for start, batch in zip(starts, self._filled(batches), strict=True):
                 self._places = slice(start, min(start + self.batch_size, count))
                 self.is_last = self._places.stop == count
@@ -181,7 +283,7 @@ class IndividualDPLoader:
 
     def _filled(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[Any]:
         """Collate examples, padded with copies of the last one, or of any, to the batch size."""
-        collate = self._source.collate_fn
+        collate = self._draws.source.collate_fn
         filler = np.zeros(1, dtype=np.int64)  # of a batch without users; its gradients are dropped
         filled = [batch if len(batch) else filler for batch in batches]
         if type(self.dataset) is TensorDataset and collate is default_collate:
@@ -193,26 +295,22 @@ class IndividualDPLoader:
                 tensors = self.dataset.tensors
                 yield self._pinned([one.index_select(0, places.to(one.device)) for one in tensors])
             return
-        fetched = map(self._fetch, filled) if self._workers is None else self._workers.fetch(filled)
-        for taken in fetched:
+        for taken in self._fetched.batches(filled):
             yield self._pinned(collate([*taken, *[taken[-1]] * (self.batch_size - len(taken))]))
 
-    def _fetch(self, batch: NDArray[np.int64]) -> list[Any]:
-        places = batch.tolist()
-        if hasattr(self.dataset, "__getitems__"):
-            return list(self.dataset.__getitems__(places))
-        return [self.dataset[place] for place in places]
-
     def _pinned(self, batch: Any) -> Any:
-        return pin_memory(batch) if self._source.pin_memory and torch.cuda.is_available() else batch
+        pins = self._draws.source.pin_memory and torch.cuda.is_available()
+        return pin_memory(batch) if pins else batch
 
 
-class Workers:
-    """Processes that fetch examples: each batch of a step is divided among them."""
+class _Fetched:
+    """Fetches examples, in the caller's number of processes: each batch of a step is divided among
+    them, because the next step is not known before it is charged.
+    """
 
     def __init__(self, source: DataLoader[Any], is_private: bool) -> None:
         self._chunks: list[list[int]] = []
-        self._count = source.num_workers
+        self._workers = max(1, source.num_workers)
         self._loader: DataLoader[Any] = DataLoader(
             source.dataset,
             batch_sampler=self._chunks,
@@ -223,12 +321,12 @@ class Workers:
             multiprocessing_context=source.multiprocessing_context,
             generator=None if is_private else source.generator,
             prefetch_factor=source.prefetch_factor,
-            persistent_workers=True,
+            persistent_workers=source.num_workers > 0,
         )
 
-    def fetch(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[list[Any]]:
-        """Return the examples of each batch; later batches are fetched in advance."""
-        parts = [[part for part in np.array_split(b, self._count) if len(part)] for b in batches]
+    def batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[list[Any]]:
+        """Return the examples of each batch; processes fetch later batches in advance."""
+        parts = [[part for part in np.array_split(b, self._workers) if len(part)] for b in batches]
         self._chunks[:] = [part.tolist() for batch in parts for part in batch]
         chunks = iter(self._loader)
         for batch in parts:

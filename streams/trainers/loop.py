@@ -30,8 +30,9 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.exact.argument_checks import whole_number
 from accounting.exact.invalid_input import quoted
-from streams.sdk.errors import InvalidRequest
+from streams.sdk.errors import InvalidRequest, invalid_requests
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.planning import Schedule
 from streams.trainers.steps import PrivateSteps
@@ -117,17 +118,13 @@ class PrivateTrainer:
         users_at_once: int = 1024,
         charge_ahead: bool = False,
     ) -> None:
-        if min(checkpoint_every, users_at_once) < 1:
-            raise InvalidRequest(
-                f"checkpoint_every is {quoted(checkpoint_every)} and users_at_once is "
-                f"{quoted(users_at_once)}; both must be at least 1"
-            )
+        with invalid_requests():
+            self._every = whole_number("checkpoint_every", checkpoint_every, 1, 2**62)
+            self._at_once = whole_number("users_at_once", users_at_once, 1, 2**62)
         self.steps = steps
         self._gradients = gradients
         self._optimizer = optimizer
         self._checkpoint = checkpoint
-        self._every = checkpoint_every
-        self._at_once = users_at_once
         self._ahead = charge_ahead
         self._model: Floats | None = None
         self._due: int | None = None  # the step whose model has to be saved and published

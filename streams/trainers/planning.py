@@ -2,7 +2,7 @@
 
 The clip norm of a training is the largest norm that an unspent budget pays for in every planned
 step. If the noise is too low for that, users are halted before the end, and the model follows noise
-from then on. `check_plan` rejects such a plan before anything is charged.
+from then on. `Plan.check` rejects such a plan before anything is charged.
 """
 
 from __future__ import annotations
@@ -16,22 +16,39 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import PoissonGaussian, best_order, steps_noise_multiplier
+from accounting import InvalidInput, PoissonGaussian, best_order, steps_noise_multiplier
+from accounting.exact.argument_checks import positive_finite, whole_number
 from accounting.exact.invalid_input import quoted
 from streams.records import Policy
 from streams.sdk.errors import InvalidRequest, invalid_requests
-
-Units: TypeAlias = NDArray[np.int64]
 
 Schedule: TypeAlias = float | Callable[[int], float]
 """A number, or a function of the step. It may depend on what was released, and on no other data.
 In a planned training it is called for all steps before the first one is charged."""
 
-Runs: TypeAlias = list[tuple[PoissonGaussian, int]]
-"""The mechanisms of all planned steps, with the number of steps in a row that have each."""
-
+MOST_STEPS: Final = 2**31
 _ACCURACY: Final = 1e-4
 _LARGEST: Final = 1e9
+
+
+def value_at(schedule: Schedule, step: int) -> float:
+    """Return the value of a schedule in one step."""
+    return float(schedule(step) if callable(schedule) else schedule)
+
+
+def mechanism_of(
+    noise_multiplier: Schedule, sampling_rate: Schedule, clip_norm: float, step: int
+) -> PoissonGaussian:
+    """Return the mechanism of one step.
+
+    Raises:
+        InvalidRequest: noise or rate is invalid.
+    """
+    rate = value_at(sampling_rate, step)
+    if not rate > 0.0:
+        raise InvalidRequest(f"sampling_rate is {quoted(rate)} in step {step}; it must be above 0")
+    with invalid_requests():
+        return PoissonGaussian(value_at(noise_multiplier, step) * clip_norm, rate)
 
 
 class Plan:
@@ -39,56 +56,115 @@ class Plan:
 
     Args:
         policies: the policies of the dataset and its parent datasets.
-        runs: all planned steps, at least one.
+        noise_multiplier: the noise, as a multiple of the clip norm; may be a schedule.
+        sampling_rate: the probability with which each user is drawn; may be a schedule.
+        steps: the number of steps, at least one.
         clip_norm: the largest norm that an unspent budget pays for in every planned step.
+
+    Raises:
+        InvalidRequest: the number of steps, or the noise or rate of a step is invalid.
     """
 
-    def __init__(self, policies: Sequence[Policy], runs: Runs, clip_norm: float) -> None:
-        self.runs, self.steps = runs, sum(count for _, count in runs)
-        self.clip_norm = clip_norm
-        self._policies = policies
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        noise_multiplier: Schedule,
+        sampling_rate: Schedule,
+        steps: int,
+        clip_norm: float = 1.0,
+    ) -> None:
+        with invalid_requests():
+            self.steps = whole_number("steps", steps, 1, MOST_STEPS)
+        self._policies, self._clip_norm = policies, clip_norm
 
-    def lasts(self) -> bool:
-        """Return whether the clip norm can be paid for in every planned step."""
-        return self.lasting_steps() == self.steps
+        def at(step: int) -> PoissonGaussian:
+            return mechanism_of(noise_multiplier, sampling_rate, clip_norm, step)
 
-    def lasting_steps(self) -> int:
+        self._runs = [(at(0), self.steps)]  # mechanisms, with the number of steps in a row of each
+        if callable(noise_multiplier) or callable(sampling_rate):
+            each = groupby(map(at, range(self.steps)))
+            self._runs = [(mechanism, len(list(same))) for mechanism, same in each]
+
+    def lasting_steps(self, factor: float = 1.0) -> int:
         """Return the number of planned steps that the clip norm can be paid for.
+
+        Args:
+            factor: multiplies the noise of every step.
 
         Raises:
             InvalidRequest: a measure cannot charge a mechanism.
         """
-        # The sum of the steps can exceed int64, a sum of Python integers cannot.
-        costs = {step: self._costs(step).astype(object) for step, _ in self.runs}
-        budgets = [units for policy in self._policies for units in policy.budget]
-        counted = self._counted(costs[self.runs[0][0]])
-        made, left = 0, np.array(budgets, dtype=object)[counted]
-        for step, count in self.runs:
-            each = costs[step][counted]
+        made, left = 0, np.empty(0, dtype=object)
+        counted: list[int] = []
+        for step, count in self._runs:
+            # The sum of the steps can exceed int64, a sum of Python integers cannot.
+            costs = self._costs(PoissonGaussian(factor * step.noise_stddev, step.sampling_rate))
+            if not made:
+                counted = self._counted(costs)
+                budgets = [units for policy in self._policies for units in policy.budget]
+                left = np.array(budgets, dtype=object)[counted]
+            each = costs.astype(object)[counted]
             fits = [have // cost for have, cost in zip(left, each, strict=True) if cost]
             if (lasting := min(fits, default=count)) < count:
                 return int(made + lasting)
             left, made = left - count * each, made + count
         return made
 
-    def with_noise(self, factor: float) -> Plan:
-        """Return the plan with the noise of every step multiplied by a factor."""
-        scaled = [
-            (PoissonGaussian(factor * step.noise_stddev, step.sampling_rate), count)
-            for step, count in self.runs
-        ]
-        return Plan(self._policies, scaled, self.clip_norm)
+    def lasts(self, factor: float = 1.0) -> bool:
+        """Return whether the clip norm can be paid for in every planned step."""
+        return self.lasting_steps(factor) == self.steps
 
-    def _costs(self, mechanism: PoissonGaussian) -> Units:
+    def lasting_factor(self) -> float:
+        """Return the smallest factor of the noise with which the clip norm lasts for every step.
+
+        It is rounded up by a factor of at most 1 + 1e-4. It is infinite if no noise lasts.
+        """
+        high = 1.0
+        while not self.lasts(high):
+            high *= 2.0
+            if high > _LARGEST:
+                return math.inf
+        low = high / 2.0
+        while self.lasts(low) and low > 1.0 / _LARGEST:
+            low, high = low / 2.0, low
+        while high - low > _ACCURACY * high:
+            middle = (low + high) / 2.0
+            low, high = (low, middle) if self.lasts(middle) else (middle, high)
+        return high
+
+    def check(self) -> None:
+        """Check that the clip norm lasts for every planned step.
+
+        Raises:
+            InvalidRequest: the budget is exhausted before the end.
+        """
+        if self.lasts():
+            return
+        factor = self.lasting_factor()
+        given = self._runs[0][0].noise_stddev / self._clip_norm
+        remedy = "No noise lasts: plan fewer steps, or give a dataset with a larger budget"
+        if factor < math.inf:
+            enough = given * factor * (1.0 + 1e-5)  # not less when it is printed
+            remedy = (
+                f"Give noise_multiplier = {enough:.6g}, which lasts, or fewer steps, a lower "
+                "sampling rate, or a dataset with a larger budget"
+            )
+        raise InvalidRequest(
+            f"the noise is too low for {self.steps} steps: at noise_multiplier = {given:.6g} a "
+            f"gradient of the clip norm {self._clip_norm:.6g} lasts {self.lasting_steps()} of "
+            f"them, and the later ones would release noise alone. {remedy}"
+        )
+
+    def _costs(self, mechanism: PoissonGaussian) -> NDArray[np.int64]:
         """Return the units of each budget that a step costs at the clip norm, (k,)."""
         with invalid_requests():
             tables = [
-                policy.row.cost_table(mechanism, self.clip_norm, 1, policy.orders or None)
+                policy.row.cost_table(mechanism, self._clip_norm, 1, policy.orders or None)
                 for policy in self._policies
             ]
         return np.asarray(np.column_stack(tables)[-1])
 
-    def _counted(self, first: Units) -> list[int]:
+    def _counted(self, first: NDArray[np.int64]) -> list[int]:
         """Return the budgets that count: of per-user orders only the one that is bound.
 
         The first charge binds each user to an order; its level is that of the clip norm.
@@ -101,66 +177,12 @@ class Plan:
         for policy in self._policies:
             end = begin + len(policy.budget)
             if policy.per_user_order is True:
-                costs = first[np.newaxis, begin:end].astype(np.int64)
+                costs = first[np.newaxis, begin:end]
                 places.append(begin + int(best_order(costs, policy.budget)[0]))
             else:
                 places += range(begin, end)
             begin = end
         return places
-
-
-def check_plan(plan: Plan, noise: str = "noise_multiplier") -> None:
-    """Check that the clip norm lasts for every planned step.
-
-    Args:
-        plan: of the training.
-        noise: the name of the argument to raise.
-
-    Raises:
-        InvalidRequest: the budget is exhausted before the end.
-    """
-    if plan.lasts():
-        return
-    clip_norm = plan.clip_norm
-    given = plan.runs[0][0].noise_stddev / clip_norm
-    factor = lasting_factor(plan)
-    if factor == math.inf:
-        raise InvalidRequest(
-            f"the budget is too small for {plan.steps} steps: a gradient of the clip norm "
-            f"{clip_norm:.6g} lasts {plan.lasting_steps()} of them, whatever the noise, and the "
-            "later ones would release noise alone. Plan fewer steps, or give a dataset with a "
-            "larger budget"
-        )
-    enough = given * factor * (1.0 + 1e-5)  # not less when it is printed
-    raise InvalidRequest(
-        f"the noise is too low for {plan.steps} steps: at {noise} = {given:.6g} a "
-        f"gradient of the clip norm {clip_norm:.6g} lasts {plan.lasting_steps()} of them, and the "
-        f"later ones would release noise alone. Give {noise} = {enough:.6g}, which lasts, or "
-        "fewer steps, a lower sampling rate, or a dataset with a larger budget"
-    )
-
-
-def lasting_factor(plan: Plan) -> float:
-    """Return the smallest factor of the noise with which the clip norm lasts for every step.
-
-    It is rounded up by a factor of at most 1 + 1e-4. It is infinite if no noise lasts.
-    """
-
-    def lasts(factor: float) -> bool:
-        return plan.with_noise(factor).lasts()
-
-    high = 1.0
-    while not lasts(high):
-        high *= 2.0
-        if high > _LARGEST:
-            return math.inf
-    low = high / 2.0
-    while lasts(low) and low > 1.0 / _LARGEST:
-        low, high = low / 2.0, low
-    while high - low > _ACCURACY * high:
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if lasts(middle) else (middle, high)
-    return high
 
 
 def noise_for_steps(
@@ -180,32 +202,21 @@ def noise_for_steps(
         InvalidRequest: an argument is invalid, or no noise lasts.
     """
     shape = policies[0].row.shape
-    if shape is not None:
-        exact = shape.noise_multiplier
-        if Plan(policies, planned(exact, sampling_rate, steps), 1.0).lasts():
-            return exact
-    plan = Plan(policies, planned(1.0, sampling_rate, steps), 1.0)
-    factor = lasting_factor(plan)
+    plan = Plan(policies, 1.0, sampling_rate, steps)
+    if shape is not None and plan.lasts(shape.noise_multiplier):
+        return shape.noise_multiplier
+    factor = plan.lasting_factor()
     if factor == math.inf:
         raise InvalidRequest(
             f"no noise lasts for {steps} steps at this budget, which pays for "
-            f"{plan.with_noise(_LARGEST).lasting_steps()}: plan fewer steps"
+            f"{plan.lasting_steps(_LARGEST)}: plan fewer steps"
         )
     return factor
-
-
-def noise_of(noise_multiplier: Schedule, clip_norm: float) -> Schedule:
-    """Return the noise's standard deviation: the multiple of the clip norm."""
-    if callable(noise_multiplier):
-        return lambda step: noise_multiplier(step) * clip_norm
-    return noise_multiplier * clip_norm
 
 
 @lru_cache(maxsize=64)
 def counted_noise(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
     """Return the noise multiplier of a dataset that counts steps, which takes some seconds.
-
-    It is the least that loss distributions certify for so many steps, up to a relative 1e-3.
 
     Raises:
         InvalidRequest: an argument is invalid.
@@ -214,30 +225,17 @@ def counted_noise(epsilon: float, delta: float, sampling_rate: float, steps: int
         return steps_noise_multiplier(epsilon, delta, sampling_rate, steps)
 
 
-def planned(noise_stddev: Schedule, sampling_rate: Schedule, steps: int) -> Runs:
-    """Return the mechanisms of all planned steps.
+def public_population(population: float) -> float:
+    """Return the number of users that sets the denominator of every step.
 
     Raises:
-        InvalidRequest: the number of steps, or the noise or rate of a step is invalid.
+        InvalidRequest: it is not a positive number.
     """
-    if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
-        raise InvalidRequest(f"steps is {quoted(steps)}; it must be a whole number, at least 1")
-    if not callable(noise_stddev) and not callable(sampling_rate):
-        return [(mechanism_of(noise_stddev, sampling_rate, 0), int(steps))]
-    each = (mechanism_of(noise_stddev, sampling_rate, step) for step in range(steps))
-    return [(mechanism, len(list(same))) for mechanism, same in groupby(each)]
-
-
-def mechanism_of(noise_stddev: Schedule, sampling_rate: Schedule, step: int) -> PoissonGaussian:
-    """Return the mechanism of one step.
-
-    Raises:
-        InvalidRequest: noise or rate is invalid.
-    """
-    noise, rate = (
-        float(value(step) if callable(value) else value) for value in (noise_stddev, sampling_rate)
-    )
-    if not rate > 0.0:
-        raise InvalidRequest(f"sampling_rate is {quoted(rate)} in step {step}; it must be above 0")
-    with invalid_requests():
-        return PoissonGaussian(noise, rate)
+    try:
+        return positive_finite("population", population)
+    except InvalidInput as error:
+        raise InvalidRequest(
+            f"population is {quoted(population)}; give a public number of users: a round figure, "
+            "or a count that was released privately. It sets the denominator of every step, which "
+            "would reveal the number of users in the data"
+        ) from error

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from streams.records import Policy
 from streams.sdk.errors import InvalidRequest, Unusable
 from streams.trainers.checkpoint import Checkpoint, Saved
-from streams.trainers.planning import Schedule
 from streams.trainers.steps import OpenStep, PrivateSteps
 from streams.trainers.sums import Scratch
 
@@ -90,40 +89,30 @@ def from_first(compute: Callable[[], T]) -> T:
     return found
 
 
-def on_first_rank(
-    charged: Callable[[], tuple[PrivateSteps, list[Policy], Schedule]], outer_parts: frozenset[int]
-) -> tuple[RankedSteps, list[Policy], float | None]:
-    """Open a training on rank 0, and return its steps, policies and noise on every rank.
-
-    The noise is None if it is a schedule.
-
-    Raises:
-        Unusable: on the other ranks, if the training cannot be opened on rank 0.
-    """
-    private: PrivateSteps | None = None
-
-    def opened() -> tuple[int, list[Policy], float | None]:
-        nonlocal private
-        private, policies, noise = charged()
-        return private.step, policies, None if callable(noise) else noise
-
-    step, policies, multiple = from_first(opened)
-    return RankedSteps(private, step, outer_parts), policies, multiple
-
-
 class RankedSteps:
     """``PrivateSteps`` of a training on several ranks. All ranks make every call.
 
     Args:
-        private: on rank 0; None on the others.
-        step: the next step.
+        opened: opens the training on rank 0.
         outer_parts: as for ``PrivateSteps``.
+
+    Attributes:
+        noise_multiplier: as of ``PrivateSteps``; None if it is a schedule.
+
+    Raises:
+        Unusable: on the other ranks, if the training cannot be opened on rank 0.
     """
 
-    def __init__(
-        self, private: PrivateSteps | None, step: int, outer_parts: frozenset[int]
-    ) -> None:
-        self._private, self._next, self.stopped = private, step, False  # no private stop here
+    def __init__(self, opened: Callable[[], PrivateSteps], outer_parts: frozenset[int]) -> None:
+        self._private: PrivateSteps | None = None  # on rank 0
+
+        def first() -> tuple[int, list[Policy], float | None]:
+            self._private = private = opened()
+            noise = private.noise_multiplier
+            return private.step, private.policies, None if callable(noise) else noise
+
+        self._next, self.policies, self.noise_multiplier = from_first(first)
+        self.stopped = False  # there is no private stop here
         self._rank, self._ranks = rank_and_ranks()
         self._ticket: OpenStep | None = None  # on rank 0, with all users
         self._open: OpenStep | None = None

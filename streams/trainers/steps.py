@@ -29,21 +29,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting.costs.mechanisms import PoissonGaussian
+from accounting.exact.argument_checks import positive_finite
 from accounting.exact.invalid_input import quoted
 from accounting.release.exact_normals import ExactNormals
 from streams.sdk.arguments import UsersLike, read_users
-from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable
+from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable, invalid_requests
 from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep, poisson_sample
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint, Saved
-from streams.trainers.planning import Plan, Schedule, check_plan, mechanism_of, noise_of, planned
+from streams.trainers.planning import Plan, Schedule, mechanism_of, value_at
 from streams.trainers.private_stop import PrivateStop
 from streams.trainers.sums import FINER_BITS, ClippedSum, Outer, Part, Scratch, check_grid
 
@@ -97,6 +98,7 @@ class PrivateSteps:
 
     Attributes:
         planned: the planned number of steps, or None.
+        policies: of the dataset and its parents, the nearest first.
         stopped: whether ``stop`` has ended the training. Public.
 
     Raises:
@@ -119,35 +121,31 @@ class PrivateSteps:
         stop: PrivateStop | None = None,
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
-        divisor = expected_batch(run.step) if callable(expected_batch) else expected_batch
-        for name, value in (("clip_norm", clip_norm), ("expected_batch", divisor)):
-            if not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
-                raise InvalidRequest(f"{name} is {quoted(value)}; it must be finite and positive")
+        with invalid_requests():
+            positive_finite("clip_norm", clip_norm)
+            positive_finite("expected_batch", value_at(expected_batch, run.step))
         if stop is not None and list(stop.users) != list(read_users(users)):
             raise InvalidRequest("stop has other users: give it the same ones, in the same order")
         self._run, self._stop, self.stopped = run, stop, False
-        self._noise_stddev = noise_of(noise_multiplier, clip_norm)
-        self._sampling_rate = sampling_rate
+        self.noise_multiplier, self._sampling_rate = noise_multiplier, sampling_rate
         self._expected_batch = expected_batch
         self.planned = steps
         self.outer_parts, self.scratch = frozenset(outer_parts), Scratch()
         self._generator = not_private_generator
         self._noise = _Noise(not_private_generator, callable(noise_multiplier))
         self._open: OpenStep | None = None
-        self._ahead: _Sent | None = None
+        self._ahead: tuple[Callable[[], RosterStep], PoissonGaussian, int] | None = None
         self._released = -1
         self._name = run.dataset, run.name
         self._follows = self._follows_norms(levels)
-        settings = self._settings(run.step, clip_norm)
-        follows_schedule = callable(self._noise_stddev) or callable(sampling_rate)
-        self._constant = None if follows_schedule else settings
+        self._clip_norm = clip_norm
+        self._settings()
+        policies = self.policies = [run.policy, *run.outer]
         if steps is not None:
-            runs = planned(self._noise_stddev, sampling_rate, steps)
-            check_plan(Plan([run.policy, *run.outer], runs, clip_norm))
-        elif not follows_schedule:
-            lowest = clip_norm / LEVEL_COUNT
-            runs = planned(self._noise_stddev, sampling_rate, 1)
-            if not Plan([run.policy, *run.outer], runs, lowest).lasts():
+            Plan(policies, noise_multiplier, sampling_rate, steps, clip_norm).check()
+        elif not callable(noise_multiplier) and not callable(sampling_rate):
+            lowest, noise = clip_norm / LEVEL_COUNT, noise_multiplier * LEVEL_COUNT
+            if not Plan(policies, noise, sampling_rate, 1, lowest).lasts():
                 raise InvalidRequest(
                     f"the budget does not even pay for one step of norm {lowest:.6g} at this noise "
                     "and rate, so every step would release noise alone: raise noise_multiplier, or "
@@ -161,18 +159,14 @@ class PrivateSteps:
             raise InvalidRequest(f"levels is {quoted(levels)}; it must be 'own' or 'clip_norm'")
         # Without sampling no coin decides whose norm is seen.
         may = self._sampling_rate == 1 or self._run.policy.has_sampled_levels
+        counts_steps = self._run.policy.row.shape is not None  # so that low levels save nothing
         if levels == "own" and not may:
             raise InvalidRequest(
                 f"dataset {self._run.dataset!r} does not allow levels that follow the norms of "
                 "users who were drawn: pass levels='clip_norm', or create it with "
                 "sampled_levels=True"
             )
-        return levels == "own" or (levels is None and may and not self._counts_steps)
-
-    @property
-    def _counts_steps(self) -> bool:
-        """Return whether a step costs the same at every level, so that low levels save nothing."""
-        return self._run.policy.row.shape is not None
+        return levels == "own" or (levels is None and may and not counts_steps)
 
     @property
     def step(self) -> int:
@@ -262,7 +256,12 @@ class PrivateSteps:
             ahead = False  # the caller has counted one step less than was charged
             decision, mechanism, exponent = self._charge()
         # Step 3.
-        drawn = self._draw(decision, mechanism)
+        rate, generator = mechanism.sampling_rate, self._generator
+        drawn = (
+            decision.sample()
+            if generator is None
+            else poisson_sample(decision.admitted, rate, not_private_generator=generator)
+        )
         # If no user was admitted, the step still exists and releases noise alone: an exception
         # would follow from the budget of a single user who can or cannot pay.
         limits = decision.clip_norms_at(drawn)
@@ -270,17 +269,22 @@ class PrivateSteps:
         self._open = OpenStep(self, decision.step, drawn, limits, noise, exponent)
         self._decision = decision
         if ahead and self._run.step != self.planned:
-            self._ahead = self._send()
+            # Steps 1 and 2 of the next step, without waiting for the decision.
+            mechanism, exponent = self._settings()
+            charged = self.roster.charge_ahead(
+                noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
+            )
+            self._ahead = charged.decision, mechanism, exponent
         return self._open
 
     def _charge(self) -> tuple[RosterStep, PoissonGaussian, int]:
         """Do steps 1 and 2, or read the decision of the step that was sent ahead."""
         if self._ahead is not None:
-            decision, (_, mechanism, exponent) = self._ahead.decision(), self._ahead
-            self._ahead = None
+            receive, mechanism, exponent = self._ahead
+            decision, self._ahead = receive(), None
         else:
             # Step 1.
-            mechanism, exponent = self._next_settings()
+            mechanism, exponent = self._settings()
             # Step 2.
             decision = self.roster.charge(
                 noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
@@ -292,20 +296,10 @@ class PrivateSteps:
             )
         return decision, mechanism, exponent
 
-    def _send(self) -> _Sent:
-        """Do steps 1 and 2 of the next step, without waiting for the decision."""
-        mechanism, exponent = self._next_settings()
-        charged = self.roster.charge_ahead(
-            noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
-        )
-        return _Sent(charged.decision, mechanism, exponent)
-
-    def _next_settings(self) -> tuple[PoissonGaussian, int]:
-        return self._constant or self._settings(self._run.step, self.roster.clip_norm)
-
-    def _settings(self, step: int, clip_norm: float) -> tuple[PoissonGaussian, int]:
-        """Return the mechanism of a step, and the exponent of its grid spacing."""
-        mechanism = mechanism_of(self._noise_stddev, self._sampling_rate, step)
+    def _settings(self) -> tuple[PoissonGaussian, int]:
+        """Return the mechanism of the next step, and the exponent of its grid spacing."""
+        step, clip_norm = self._run.step, self._clip_norm
+        mechanism = mechanism_of(self.noise_multiplier, self._sampling_rate, clip_norm, step)
         noise = mechanism.noise_stddev
         exponent = math.frexp(noise)[1] - GRID_BITS
         finest = exponent - (FINER_BITS if self.outer_parts else 0)
@@ -320,13 +314,6 @@ class PrivateSteps:
             )
         return mechanism, exponent
 
-    def _draw(self, decision: RosterStep, mechanism: PoissonGaussian) -> NDArray[np.int64]:
-        if self._generator is None:
-            return decision.sample()
-        return poisson_sample(
-            decision.admitted, mechanism.sampling_rate, not_private_generator=self._generator
-        )
-
     def close_step(
         self,
         step: OpenStep,
@@ -337,7 +324,7 @@ class PrivateSteps:
         if step is not self._open:
             raise Unusable(f"step {step.step} was released or given up: begin the next one")
         if self._follows and len(norms):
-            wanted = np.minimum(HEADROOM * norms, self.roster.clip_norm)
+            wanted = np.minimum(HEADROOM * norms, self._clip_norm)
             if self._sampling_rate == 1:
                 self.roster.set_norms(wanted, step.positions)  # no coin decides who is seen
             else:
@@ -350,8 +337,7 @@ class PrivateSteps:
             stddev = math.ldexp(step.noise_stddev, -exponent)  # exact, too
             units = total + self._noise.draw(stddev, len(total))
             noisy.append(units * math.ldexp(1.0, exponent))  # exact: a power of two
-        divisor = self._expected_batch
-        return np.concatenate(noisy) / (divisor(step.step) if callable(divisor) else divisor)
+        return np.concatenate(noisy) / value_at(self._expected_batch, step.step)
 
 
 class _Noise:
@@ -377,14 +363,6 @@ class _Noise:
             ready = self._normals.draw(Fraction(stddev), self._at_once)
         self._ready[stddev] = ready[count:]
         return ready[:count]
-
-
-class _Sent(NamedTuple):
-    """A step that is under way, with its settings."""
-
-    decision: Callable[[], RosterStep]
-    mechanism: PoissonGaussian
-    exponent: int
 
 
 class StepOwner(Protocol):
@@ -517,23 +495,19 @@ class OpenStep:
 
 def _distinct(places: Places, users: int) -> Places:
     """Return the places after checking that they are distinct and within range."""
-    if isinstance(places, slice):
-        try:
+    try:
+        if isinstance(places, slice):
             places.indices(users)
-        except (TypeError, ValueError) as error:
-            raise InvalidRequest(f"places is {quoted(places)}: {error}") from error
-        return places
-    found = np.array(places) if isinstance(places, np.ndarray | list | tuple) else np.array(None)
-    if found.ndim != 1 or found.dtype.kind not in "iu":
+            return places
+        found = np.array(places)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"places is {quoted(places)}: {error}") from error
+    # No negative index: it would give a row to another user, with that user's level.
+    fits = found.ndim == 1 and found.dtype.kind in "iu" and ((found >= 0) & (found < users)).all()
+    if not fits or np.bincount(found.astype(np.intp)).max(initial=0) > 1:
         raise InvalidRequest(
-            f"places has type {found.dtype} and shape {found.shape}; it must be a slice, or an "
-            "array with an integer per row. Convert truth values with np.flatnonzero"
+            f"places is {quoted(places)}; it must be a slice, or an array with an index below "
+            f"{users}, the number of users drawn, for each row. Convert truth values with "
+            "np.flatnonzero, and add up the examples of a user who appears twice in one row"
         )
-    if not ((found >= 0) & (found < users)).all():
-        raise InvalidRequest(
-            f"places go from {found.min()} to {found.max()}; they must be indices into positions, "
-            f"below {users}, the number of users drawn"
-        )
-    if np.bincount(found.astype(np.intp), minlength=users).max(initial=0) > 1:
-        raise InvalidRequest("a user appears twice in places: add up its examples in one row")
     return found

@@ -37,9 +37,7 @@ PyTorch and Opacus are the extra ``torch``.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple
@@ -52,29 +50,23 @@ from opacus.optimizers.utils import params
 from opacus.validators import ModuleValidator
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data.distributed import DistributedSampler
 
 from accounting import MEASURES, PoissonGaussian
-from accounting.exact.argument_checks import positive_finite, whole_number
-from accounting.exact.invalid_input import quoted
+from accounting.exact.argument_checks import positive_finite
 from streams.operations.statement import statement_of
-from streams.records import Measure, Policy, Reason
+from streams.records import Measure, Reason
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable, invalid_requests
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.examples import ExamplesByUser
 from streams.trainers.ghost import PrivateModule, mark_weights, part_of
 from streams.trainers.independence import check_independence, check_mode
-from streams.trainers.loader import IndividualDPLoader, check_loader
-from streams.trainers.planning import Schedule, counted_noise, noise_for_steps
-from streams.trainers.private_stop import PrivateStop
-from streams.trainers.ranks import RankedSteps, check_equal, on_first_rank, rank_and_ranks
-from streams.trainers.steps import Levels, PrivateSteps
+from streams.trainers.loader import Draws, IndividualDPLoader, Settings
+from streams.trainers.planning import Schedule, counted_noise, noise_for_steps, value_at
+from streams.trainers.ranks import RankedSteps, check_equal
+from streams.trainers.steps import PrivateSteps
 
 _CONTENT: Final = "content"
-_MULTIPLE: Final = 8  # batch sizes are multiples of this
-_MOST: Final = 2**31
 
 _OTHERWISE: Final = {
     "accountant": "give measure to PrivacyEngine; get_epsilon(delta) returns the guarantee",
@@ -163,7 +155,7 @@ class PrivacyEngine:
                 steps; no user was enrolled.
             opacus.validators.errors.UnsupportedModuleError: the module mixes examples.
         """
-        drawn = _Draws.of(data_loader, users, epochs, steps, _read(settings))
+        draws = Draws(data_loader, users, epochs, steps, _read(settings))
         _check_model(module, optimizer, max_grad_norm)
 
         def opened() -> tuple[Run, Schedule]:
@@ -175,7 +167,7 @@ class PrivacyEngine:
                 )
             return run, noise_multiplier
 
-        return self._make(opened, module, optimizer, drawn, max_grad_norm, None)
+        return self._make(opened, module, optimizer, draws, max_grad_norm, None)
 
     def make_private_with_epsilon(
         self,
@@ -206,16 +198,16 @@ class PrivacyEngine:
                 noise lasts; no user was enrolled.
             opacus.validators.errors.UnsupportedModuleError: the module mixes examples.
         """
-        drawn = _Draws.of(data_loader, users, epochs, steps, _read(settings))
+        draws = Draws(data_loader, users, epochs, steps, _read(settings))
         _check_model(module, optimizer, max_grad_norm)
-        planned = drawn.steps
+        planned = draws.steps
         if planned is None:
             raise InvalidRequest("the noise follows from the number of steps: give epochs or steps")
 
         def opened() -> tuple[Run, Schedule]:
             run = self._open()
             if run is None:
-                self._create(drawn, planned, target_epsilon, target_delta)
+                self._create(draws, planned, target_epsilon, target_delta)
                 run = self._service().run(self._dataset, self._name)
             promised = run.policy.epsilon(target_delta)
             if promised > target_epsilon * (1.0 + 1e-9):
@@ -226,9 +218,9 @@ class PrivacyEngine:
                     "another name"
                 )
             policies = [run.policy, *run.outer]
-            return run, noise_for_steps(policies, planned, sampling_rate=drawn.rate)
+            return run, noise_for_steps(policies, planned, sampling_rate=draws.rate)
 
-        return self._make(opened, module, optimizer, drawn, max_grad_norm, target_delta)
+        return self._make(opened, module, optimizer, draws, max_grad_norm, target_delta)
 
     def check(self, loss_of: Callable[[Any], torch.Tensor], examples: Sequence[Any]) -> None:
         """Check that the gradient of an example does not depend on the other examples.
@@ -248,7 +240,7 @@ class PrivacyEngine:
         """
         made = self._made()
         check_mode(made.module)
-        collate = made.drawn.source.collate_fn
+        collate = made.draws.source.collate_fn
         check_independence(made.module, made.optimizer.params, loss_of, collate, examples)
         self._independence = "checked"
 
@@ -271,7 +263,7 @@ class PrivacyEngine:
         Raises:
             Unusable: nothing was made private yet.
         """
-        return self._made().policies[0].epsilon(delta)
+        return self._made().optimizer.private.policies[0].epsilon(delta)
 
     def statement(self, delta: float | None = None) -> dict[str, Any]:
         """Return the guarantee for a model card, as values that JSON has.
@@ -287,14 +279,14 @@ class PrivacyEngine:
         delta = made.delta if delta is None else delta
         if delta is None:
             raise InvalidRequest("make_private knows no delta: give it to statement")
-        drawn = made.drawn
-        stated = statement_of(made.policies, delta)
+        draws, private = made.draws, made.optimizer.private
+        stated = statement_of(private.policies, delta)
         stated.assumed.append(
             "the gradient of an example does not depend on the other examples of its batch "
             f"({self._independence}; a check compares examples of no user before the first step)"
         )
         stated.covered.insert(0, "the model after every step")
-        stop = drawn.settings.stop
+        stop, noise = draws.settings.stop, private.noise_multiplier
         if stop is not None:
             stated.covered.insert(1, "the noisy counts of users that may end the training")
         return {
@@ -302,13 +294,13 @@ class PrivacyEngine:
             **asdict(stated),
             "run": self._name,
             "independence": self._independence,
-            "steps": made.private.step,
-            "planned_steps": drawn.steps,
+            "steps": private.step,
+            "planned_steps": draws.steps,
             "private_stop": None if stop is None else stop.stated,
-            "population": drawn.settings.population,
-            "sampling_rate": None if callable(drawn.rate) else drawn.rate,
-            "noise_multiplier": None if callable(made.noise) else made.noise,
-            "max_grad_norm": made.max_grad_norm,
+            "population": draws.settings.population,
+            "sampling_rate": None if callable(draws.rate) else draws.rate,
+            "noise_multiplier": None if callable(noise) else noise,
+            "max_grad_norm": made.optimizer.max_grad_norm,
         }
 
     def _made(self) -> _Training:
@@ -330,8 +322,8 @@ class PrivacyEngine:
                 raise
             return None
 
-    def _create(self, drawn: _Draws, planned: int, epsilon: float, delta: float) -> None:
-        rate = max(map(drawn.rate, range(planned))) if callable(drawn.rate) else drawn.rate
+    def _create(self, draws: Draws, planned: int, epsilon: float, delta: float) -> None:
+        rate = max(value_at(draws.rate, step) for step in range(planned))
         counted: dict[str, Any] = {}
         if self._measure == "steps":
             counted = {
@@ -357,104 +349,44 @@ class PrivacyEngine:
         opened: Callable[[], tuple[Run, Schedule]],
         module: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        drawn: _Draws,
+        draws: Draws,
         max_grad_norm: float,
         delta: float | None,
     ) -> tuple[GradSampleModule, IndividualDPOptimizer, IndividualDPLoader]:
-        settings = drawn.settings
-        outer = mark_weights(module, params(optimizer)) if drawn.one_each else frozenset[int]()
+        settings = draws.settings
+        outer = mark_weights(module, params(optimizer)) if draws.one_each else frozenset[int]()
 
-        def charged() -> tuple[PrivateSteps, list[Policy], Schedule]:
+        def charged() -> PrivateSteps:
             run, noise = opened()
-            private = PrivateSteps(
+            return PrivateSteps(
                 run,
-                drawn.examples.users,
+                draws.examples.users,
                 clip_norm=max_grad_norm,
                 noise_multiplier=noise,
-                sampling_rate=drawn.rate,
-                expected_batch=1.0 if settings.loss_reduction == "sum" else drawn.expected_batch,
-                steps=drawn.steps,
+                sampling_rate=draws.rate,
+                expected_batch=draws.expected_batch,
+                steps=draws.steps,
                 levels=settings.levels,
                 outer_parts=outer,
                 stop=settings.stop,
                 not_private_generator=settings.not_private_generator,
             )
-            return private, [run.policy, *run.outer], noise
 
         private: PrivateSteps | RankedSteps
-        noise: Schedule | None
-        if drawn.ranks == 1:
-            private, policies, noise = charged()
+        if draws.ranks == 1:
+            private = charged()
         else:
-            check_equal((drawn.compared, [p.shape for p in params(optimizer)]), module)
-            private, policies, noise = on_first_rank(charged, outer)
-        loader = IndividualDPLoader(
-            private,
-            drawn.examples,
-            drawn.source,
-            a_pass=drawn.a_pass,
-            steps=drawn.steps,
-            batch_size=settings.max_physical_batch_size or _usual_size(drawn.usual_batch),
-            charge_ahead=settings.charge_ahead,
-            is_private=settings.not_private_generator is None,
-            check=self._check_step,
-        )
+            check_equal((draws.compared, [p.shape for p in params(optimizer)]), module)
+            private = RankedSteps(charged, outer)
+        loader = IndividualDPLoader(private, draws, self._check_step)
         wrapped = PrivateModule(
             module, batch_first=settings.batch_first, loss_reduction=settings.loss_reduction
         )
-        made = IndividualDPOptimizer(
-            optimizer,
-            private,
-            loader,
-            one_each=drawn.one_each,
-            noise_multiplier=noise,
-            max_grad_norm=max_grad_norm,
-        )
+        made = IndividualDPOptimizer(optimizer, loader, max_grad_norm)
         if settings.examples_are_independent:
             self._independence = "declared"
-        self._training = _Training(
-            policies, private, drawn, noise, max_grad_norm, delta, wrapped, made
-        )
+        self._training = _Training(draws, delta, wrapped, made)
         return wrapped, made, loader
-
-
-class Settings(NamedTuple):
-    """Optional arguments of ``make_private`` and ``make_private_with_epsilon``.
-
-    Attributes:
-        population: required: a public number of users, a round figure or a count that was released
-            privately. The sampling rate times it is the denominator of every step. The number of
-            users in the data is not public: neighbouring datasets differ in it.
-        sampling_rate: the probability with which each user is drawn; may be a schedule, which needs
-            ``steps``. None: the loader's ``batch_size`` over ``population``.
-        levels: as for ``PrivateSteps``.
-        stop: as for ``PrivateSteps``, on one rank: the loader then ends before its last step.
-        charge_ahead: charge the next step of a pass over the loader while the current one is
-            computed (``PrivateSteps.begin``).
-        max_physical_batch_size: the number of examples in every batch. A step with more examples is
-            split into several batches, and the optimizer updates the parameters with the last one.
-            By default most steps of users with one example fit in one batch.
-        max_examples_per_user: the number of a user's examples that are used at most
-            (``ExamplesByUser.of``). It bounds the time of a step. None: all of them.
-        batch_first: as in Opacus.
-        loss_reduction: as in Opacus: "mean" or "sum", over the batch.
-        examples_are_independent: declares that the gradient of an example does not depend on the
-            others, so that ``check`` is not required. ``statement`` says so.
-        not_private_generator: draws coins and noise, for tests. A party that knows its seed knows
-            the noise.
-    """
-
-    population: float
-    sampling_rate: Schedule | None = None
-    levels: Levels | None = None
-    stop: PrivateStop | None = None
-    charge_ahead: bool = False
-    max_physical_batch_size: int | None = None
-    max_examples_per_user: int | None = None
-    batch_first: bool = True
-    loss_reduction: str = "mean"
-    examples_are_independent: bool = False
-    not_private_generator: np.random.Generator | None = None
 
 
 def _refuse(names: Iterable[str]) -> None:
@@ -466,92 +398,11 @@ def _refuse(names: Iterable[str]) -> None:
 
 def _read(settings: dict[str, Any]) -> Settings:
     _refuse(settings.keys() - set(Settings._fields))
-    people = settings.get("population")
-    if not isinstance(people, int | float | np.number) or not 0 < people < math.inf:
-        raise InvalidRequest(
-            f"population is {people!r}; give a public number of users: a round figure, or a count "
-            "that was released privately. It sets the denominator of every step, which would "
-            "reveal the number of users in the data"
-        )
-    made = Settings(**settings)
-    if made.loss_reduction not in ("mean", "sum"):
-        raise InvalidRequest(
-            f"loss_reduction is {quoted(made.loss_reduction)}; it must be 'mean' or 'sum'"
-        )
-    if made.max_physical_batch_size is not None:
-        with invalid_requests():
-            whole_number("max_physical_batch_size", made.max_physical_batch_size, 1, _MOST)
-    return made
-
-
-class _Draws(NamedTuple):
-    """The way users are drawn, and how often."""
-
-    source: Any
-    examples: ExamplesByUser
-    one_each: bool
-    rate: Schedule
-    expected_batch: Schedule
-    a_pass: int
-    steps: int | None
-    settings: Settings
-    ranks: int
-
-    @property
-    def usual_batch(self) -> float:
-        """The expected number of examples on one rank, as the caller's loader says it."""
-        is_split = isinstance(self.source.sampler, DistributedSampler)
-        return float(self.source.batch_size / (1 if is_split else self.ranks))
-
-    @property
-    def compared(self) -> tuple[object, ...]:
-        """Return the arguments that must be the same on all ranks."""
-        grouped = self.examples.order.tobytes(), self.examples.starts.tobytes()
-        ids = repr(self.examples.users.tolist()).encode()
-        rate = None if callable(self.rate) else self.rate
-        return hashlib.sha256(b"".join([*grouped, ids])).digest(), self.one_each, rate, self.steps
-
-    @classmethod
-    def of(
-        cls, source: Any, users: Any, epochs: int | None, steps: int | None, settings: Settings
-    ) -> _Draws:
-        check_loader(source)
-        _, ranks = rank_and_ranks()
-        examples = (
-            ExamplesByUser.one_each(len(source.dataset))
-            if users is None
-            else ExamplesByUser.of(users, settings.max_examples_per_user)
-        )
-        examples.check_covers(len(source.dataset))
-        if settings.stop is not None and ranks > 1:
-            raise InvalidRequest(f"stop works on one rank, but there are {ranks}: leave it out")
-        if epochs is not None and steps is not None:
-            raise InvalidRequest("give epochs or steps, not both")
-        people, rate = settings.population, settings.sampling_rate
-        if rate is None:
-            batch = source.batch_size * (ranks if type(source.sampler) is DistributedSampler else 1)
-            rate = min(1.0, batch / people)
-        if callable(rate):
-            if steps is None:
-                raise InvalidRequest("with a schedule of sampling_rate give steps, not epochs")
-            schedule, a_pass = rate, steps
-            expected: Schedule = lambda step: schedule(step) * people  # noqa: E731
-        elif not 0.0 < rate <= 1.0:
-            raise InvalidRequest(f"sampling_rate is {quoted(rate)}; it must be above 0, at most 1")
-        else:
-            a_pass, expected = steps or round(1.0 / rate), rate * people
-        if epochs is not None:
-            with invalid_requests():
-                steps = whole_number("epochs", epochs, 1, _MOST) * a_pass
-        return cls(source, examples, users is None, rate, expected, a_pass, steps, settings, ranks)
+    return Settings(**{"population": None, **settings})
 
 
 class _Training(NamedTuple):
-    policies: list[Policy]  # of the dataset and its ancestors, the nearest first
-    private: PrivateSteps | RankedSteps
-    drawn: _Draws
-    noise: Schedule | None
-    max_grad_norm: float
+    draws: Draws
     delta: float | None
     module: GradSampleModule
     optimizer: IndividualDPOptimizer
@@ -581,23 +432,20 @@ class IndividualDPOptimizer(DPOptimizer):
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        private: PrivateSteps | RankedSteps,
         loader: IndividualDPLoader,
-        *,
-        one_each: bool,
-        noise_multiplier: Schedule | None,
         max_grad_norm: float,
     ) -> None:
         super().__init__(
             optimizer, noise_multiplier=0.0, max_grad_norm=max_grad_norm, expected_batch_size=1
         )
-        self._loader, self._one_each, self._noise = loader, one_each, noise_multiplier
-        self.private = private  # from now on both are read-only
+        self._loader = loader
+        self.private = loader.private  # from now on both are read-only
 
     @property
     def noise_multiplier(self) -> float | None:
         """Return the next step's noise over the clip norm; None for a schedule on several ranks."""
-        return self._noise(self.private.step) if callable(self._noise) else self._noise
+        noise = self.private.noise_multiplier
+        return None if noise is None else value_at(noise, self.private.step)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse to change what users are charged for, as Opacus's schedulers do."""
@@ -625,12 +473,11 @@ class IndividualDPOptimizer(DPOptimizer):
         """
         step, places = self._loader.take()
         count = places.stop - places.start
-        if count and self._one_each:
-            step.add(self._parts(count), places)
-        elif count:
-            users, sums = self._loader.sums.add(self._parts(count))
-            if users.stop > users.start:
-                step.add(sums, users)
+        if count:
+            parts = self._parts(count)
+            if self._loader.sums is not None:
+                places, parts = self._loader.sums.add(parts)
+            step.add(parts, places)
         self._is_last_step_skipped = not self._loader.is_last
         if not self._loader.is_last:
             return False
@@ -644,7 +491,7 @@ class IndividualDPOptimizer(DPOptimizer):
 
     def _parts(self, count: int) -> list[Any]:
         """Return the gradients of the first examples of the batch, one part per parameter."""
-        size, as_factors = self._loader.batch_size, self._one_each
+        size, as_factors = self._loader.batch_size, self._loader.sums is None
         return [
             part_of(f"parameter {place}", one, sample, size, count, as_factors=as_factors)
             for place, (one, sample) in enumerate(zip(self.params, self.grad_samples, strict=True))
@@ -679,8 +526,3 @@ def restore(
     module.load_state_dict(of_module)
     optimizer.load_state_dict(of_optimizer)
     return True
-
-
-def _usual_size(expected: float) -> int:
-    """Return a public batch size in which nearly all Poisson samples of this mean size fit."""
-    return _MULTIPLE * math.ceil((expected + 2.0 * math.sqrt(expected)) / _MULTIPLE)

@@ -20,6 +20,7 @@ from streams.trainers import (
     PrivateTrainer,
 )
 from streams.trainers.classifier import logistic_gradients
+from streams.trainers.examples import SumsByUser
 from streams.trainers.jax import private_grad
 from tests.worlds.examples import (
     BROKEN,
@@ -61,8 +62,9 @@ def plain_steps(data: list[Example], rate: float = 1.0) -> Iterator[Fact]:
         steps = private(turnstile, grouped.users, rate)
         for number in range(STEPS):
             step = steps.begin()
-            chosen = grouped.select(step.positions)
-            step.add(chosen.sums(rows[chosen.examples]))
+            chosen, counts = grouped.select(step.positions)
+            users, sums = SumsByUser(counts).add([rows[chosen]])
+            step.add(sums, users)
             moved = 1.0 / BATCH if rate == 1.0 and number == 0 else None
             yield Fact("noise", (step.step, step.noise_stddev, step.exponent))
             yield Fact("mean", Noisy(step.release(3), moved))
@@ -211,8 +213,9 @@ def stopped(data: list[Example]) -> Iterator[Fact]:
         )
         for _ in range(10):
             step = steps.begin()
-            chosen = grouped.select(step.positions)
-            step.add(chosen.sums(rows[chosen.examples]))
+            chosen, counts = grouped.select(step.positions)
+            users, sums = SumsByUser(counts).add([rows[chosen]])
+            step.add(sums, users)
             yield Fact("mean", Noisy(step.release(3)))
         for at, value in stop.counted:
             yield Fact("count after", at)

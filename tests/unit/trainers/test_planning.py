@@ -16,7 +16,7 @@ from streams.trainers import (
     PrivateTrainer,
     noise_for_steps,
 )
-from streams.trainers.planning import Plan, check_plan, lasting_factor, planned
+from streams.trainers.planning import Plan
 
 STEPS = 40
 SIZES = np.linspace(0.0, 2.0, 50)
@@ -109,12 +109,7 @@ def test_schedules_last_as_planned(measure: Any) -> None:
         turnstile.create_dataset("digits", measure=measure, epsilon=4.0, delta=1e-5)
         run = turnstile.run("digits", "a")
         rate = RATE if measure == "renyi" else 1.0
-        plan = Plan(
-            [run.policy],
-            planned(lambda step: 2.0 - step / STEPS, rate, STEPS),
-            1.0,
-        )
-        factor = lasting_factor(plan)
+        factor = Plan([run.policy], lambda step: 2.0 - step / STEPS, rate, STEPS).lasting_factor()
         steps = PrivateSteps(
             run,
             np.arange(50),
@@ -146,15 +141,15 @@ def test_a_rejected_plan_says_how_many_steps_last_and_which_noise_does(
 ) -> None:
     run = service.run("digits", "a")
     noise = noise_for_steps([run.policy], lasting, sampling_rate=RATE)
-    plan = Plan([run.policy], planned(noise, RATE, STEPS), 1.0)
+    plan = Plan([run.policy], noise, RATE, STEPS)
     assert not plan.lasts()
     assert plan.lasting_steps() == lasting
     with pytest.raises(InvalidRequest) as rejected:
-        check_plan(plan)
+        plan.check()
     enough = noise_for_steps([run.policy], STEPS, sampling_rate=RATE)
     assert f"{enough:.3g}" in str(rejected.value)
     assert f" {lasting} " in str(rejected.value)
-    assert noise * lasting_factor(plan) == pytest.approx(enough, rel=2e-4)
+    assert noise * plan.lasting_factor() == pytest.approx(enough, rel=2e-4)
 
 
 def test_a_parent_budget_limits_the_plan() -> None:

@@ -14,7 +14,7 @@ import pytest
 from streams import Turnstile
 from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.planning import Plan, noise_for_steps, planned
+from streams.trainers.planning import Plan, noise_for_steps
 from streams.trainers.private_stop import PrivateStop
 from streams.trainers.steps import OpenStep
 from streams.trainers.sums import Outer
@@ -78,11 +78,15 @@ def engine_of(service: FilterService, **changes: Any) -> tuple[Any, tuple[Any, A
     )
 
 
-def train(module: Any, optimizer: Any, loader: Any) -> None:
+def train(module: Any, optimizer: Any, loader: Any) -> int:
+    """Train for one pass of the loader, and return the number of batches."""
+    batches = 0
     for rows, labels in loader:
+        batches += 1
         optimizer.zero_grad()
         LOSS(module(rows), labels).backward()
         optimizer.step()
+    return batches
 
 
 def clipped_mean() -> np.ndarray:
@@ -120,12 +124,10 @@ def test_a_step_moves_by_the_clipped_mean_over_users(at_once: int | None) -> Non
 def test_a_user_with_many_examples_does_not_make_many_batches() -> None:
     users = np.where(np.arange(80) < 50, 0, np.arange(80))
     for most, batches in ((None, 10), (2, 4)):
-        _, _, loader = made(
+        module, optimizer, loader = made(
             FilterService(), users=users, max_physical_batch_size=8, max_examples_per_user=most
         )
-        step = loader.private.begin()
-        chosen = loader._examples.select(step.positions)
-        assert -(-len(chosen.examples) // loader.batch_size) == batches
+        assert train(module, optimizer, loader) == batches
 
 
 def test_loss_reduction_sum_gives_sums() -> None:
@@ -427,7 +429,7 @@ def test_contribution_does_not_depend_on_other_users_in_the_batch(
     """Bit for bit, where all batches have one shape; whether it is so depends on the library."""
     alone = contributions(monkeypatch, np.array([0]), examples_each, outer)[0]
     seen = {0: alone}
-    for size in range(1, 65):
+    for size in (1, 2, 3, 7, 8, 31, 33, 64):
         others = np.arange(1, size + 1)
         without = contributions(monkeypatch, others, examples_each, outer)
         with_another = contributions(monkeypatch, np.arange(size + 1), examples_each, outer)
@@ -530,17 +532,6 @@ def test_numpy_continues_with_the_bit_generator_that_it_had(kind: Any) -> None:
         np.random.set_bit_generator(own)
 
 
-def test_a_step_keeps_its_randomness_when_its_loop_was_left() -> None:
-    masks = []
-    for _ in range(2):
-        module, _, loader = made(FilterService(), module=Noisy(), not_private_generator=None)
-        seed_everything()
-        rows, labels = next(iter(loader))
-        LOSS(module(rows), labels).backward()
-        masks.append(module._module.seen[-1])
-    assert not torch.equal(*masks)
-
-
 @pytest.mark.parametrize("ends_first", [0, 1])
 def test_two_trainings_in_turns_hide_their_masks_and_restore_the_generators(
     ends_first: int,
@@ -579,16 +570,6 @@ def test_experiments_that_must_be_repeated_keep_their_seeds() -> None:
         train(module, optimizer, loader)
         masks.append(module._module.seen[-1])
     assert torch.equal(*masks)
-
-
-def test_images_are_learnt() -> None:
-    service = FilterService(epsilon=50.0)
-    module, optimizer, loader = made(
-        service, sampling_rate=0.5, population=40, noise_multiplier=0.8, steps=60
-    )
-    train(module, optimizer, loader)
-    with torch.no_grad():
-        assert float((module(ROWS).argmax(dim=1) == LABELS).float().mean()) > 0.75
 
 
 # --- the engine -----------------------------------------------------------------------------------
@@ -665,9 +646,9 @@ def test_noise_lasts_for_the_planned_steps_and_not_for_many_more(service: Turnst
     engine, _ = with_epsilon(service)
     noise = engine.statement()["noise_multiplier"]
     policy = service.run("faces", "night-7").policy
-    plan = Plan([policy], planned(noise, 0.25, 8), 1.0)
+    plan = Plan([policy], noise, 0.25, 8)
     assert plan.lasts()
-    assert not plan.with_noise(0.999).lasts()
+    assert not plan.lasts(0.999)
 
 
 @pytest.mark.slow
@@ -710,16 +691,6 @@ def test_a_training_without_sampling_may_use_gaussian_dp() -> None:
         train(*made)
         assert engine.statement()["measure"] == "gdp"
         assert engine.statement()["sampling_rate"] == 1.0
-
-
-def test_a_restarted_training_ends_with_its_plan(service: Turnstile) -> None:
-    _, made = with_epsilon(service)
-    train(*made)
-    _, (module, optimizer, loader) = with_epsilon(service)
-    assert len(loader) == 4
-    train(module, optimizer, loader)
-    assert len(loader) == 0
-    assert service.run("faces", "night-7").step == 8
 
 
 def test_schedule_of_the_sampling_rate_scales_the_denominator(service: Turnstile) -> None:
