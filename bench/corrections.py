@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from accounting import noise_for_norm_budget
 from streams.answerer.pricing import costs_of
-from streams.answerer.query_plans import added_back, charge_all, corrected_errors
-from streams.answerer.windows import Calendar
+from streams.answerer.query_plans import charge_all, corrected_errors
 from streams.demo.purchases import load_purchases
 from streams.records import Policy
 from streams.sdk.dataset_requests import policy_from
@@ -66,22 +65,8 @@ def corrected(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the errors against bounded sums, and which intervals hold, (repetitions, days)."""
     query_file = daily(kind, choice, **settings)
-    (query,) = query_file.queries
-    people = population(events, query_file, YEAR)
-    charges, costs = charge_all(query_file, policy, people), costs_of(query_file, [policy])
-    first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, YEAR - 1)
-    assert query.block
-    errors = corrected_errors(
-        query,
-        charges.admitted[0],
-        charges.truth[0],
-        added_back(charges, 0, 1),
-        costs.noises[0],
-        costs.corrections[0],
-        first,
-        confidence=0.95,
-        seed=seed,
-    )
+    charges = charge_all(query_file, policy, population(events, query_file, YEAR))
+    errors = corrected_errors(query_file, 0, charges, costs_of(query_file, [policy]), seed=seed)
     off, lower, upper = (part[:, :, 0] for part in (errors.off, errors.lower, errors.upper))
     return off, (lower <= 0.0) & (upper >= 0.0)
 

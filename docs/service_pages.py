@@ -32,7 +32,8 @@ from accounting import (
 from docs.markdown import table
 from docs.wire.asyncapi import reason_texts, texts_below
 from streams.answerer.answerer_metrics import AnswererMetrics
-from streams.answerer.query_file import MOST_LABELS, MOST_PANES
+from streams.answerer.query_file import MOST_PANES
+from streams.answerer.query_keys import MOST_LABELS
 from streams.cli.commands import COMMANDS, MOST_DAYS, Command
 from streams.cli.options import Argument
 from streams.cli.printing import Exit

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from streams.answerer.answer_table import AnswerRow, AnswerSeries, AnswerTable
-from streams.answerer.query_file import Label
+from streams.answerer.query_keys import Label
 from streams.config import lacking
 from streams.queries.continual_monitoring import quantile_of_noise
 

@@ -22,9 +22,10 @@ from streams.answerer.published_answers import (
     AnswerRecord,
     CorrectedWindow,
     Correction,
+    Kind,
     PrivateAnswer,
 )
-from streams.answerer.query_file import Kind, Label
+from streams.answerer.query_keys import Label
 
 _UNITS: Final[dict[Kind, str]] = {
     "count": "events",

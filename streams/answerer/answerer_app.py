@@ -26,7 +26,8 @@ from streams.answerer.events import EventPlace
 from streams.answerer.journal import JournalUnavailable, Superseded
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.published_answers import AnswerRecord
-from streams.answerer.query_file import QueryFile, UnusableQueries
+from streams.answerer.query_file import QueryFile
+from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.window_answering import Announce, Answering, Open
 from streams.answerer.windows import InputState
 from streams.config import Config, ConfigurationError
@@ -56,17 +57,28 @@ class EventInbox:
 
     Args:
         config: the address of Kafka.
-        answering: takes events and closes windows.
+        query_file: the file of queries.
+        take_over: takes over the run.
         partitions: the number of partitions of the input.
         log: the name of the log that is charged.
+
+    Attributes:
+        answering: takes events and closes windows; None until the run is taken over.
     """
 
-    def __init__(self, config: Config, answering: Answering, partitions: int, log: str) -> None:
-        self._config = config
-        self._answering = answering
-        self.topic = answering.query_file.source.topic
-        self._by_arrival = answering.query_file.source.by_arrival
-        self._idle = answering.query_file.source.idle
+    def __init__(
+        self,
+        config: Config,
+        query_file: QueryFile,
+        take_over: Callable[[], Answering],
+        partitions: int,
+        log: str,
+    ) -> None:
+        self._config, self._query_file, self._take_over = config, query_file, take_over
+        self.answering: Answering | None = None
+        self._before = InputState(query_file)
+        self.topic, self._by_arrival = query_file.source.topic, query_file.source.by_arrival
+        self._idle = query_file.source.idle.ms
         self._partitions = partitions
         self._lock = asyncio.Lock()
         self.is_taken_over = False
@@ -78,7 +90,7 @@ class EventInbox:
     @property
     def state(self) -> InputState:
         """Return the state of the input."""
-        return self._answering.state
+        return self.answering.state if self.answering else self._before
 
     def partitions(self) -> Sequence[int]:
         """Return the partitions of the input."""
@@ -113,17 +125,17 @@ class EventInbox:
             if not self.is_taken_over:
                 await asyncio.to_thread(self._start)
                 self.is_taken_over = True
-            positions = self._answering.state.positions
+            positions = self.state.positions
             return {partition: positions.get(partition, 0) for partition in assigned}
 
     def _start(self) -> None:
-        self._answering.start()
+        self.answering = answering = self._take_over()
         places = [TopicPartition(self.topic, number) for number in range(self._partitions)]
         reader = new_reader(self._config, of_events=True)
         try:
             reader.assign(places)
             begins = reader.beginning_offsets(places)
-            state, replay_until = self._answering.state, self._answering.replay_until
+            state, replay_until = answering.state, answering.replay_until
             for place in places:
                 number = place.partition
                 known = state.positions.get(number)
@@ -143,7 +155,7 @@ class EventInbox:
                             self._take(record)
         finally:
             reader.close()
-        self._answering.finish_closing()
+        answering.finish_closing()
 
     async def arrive(self, message: Any) -> None:
         """Process an event, and close the windows that are then due."""
@@ -167,10 +179,10 @@ class EventInbox:
                 'set clock = "events" under [input]'
             )
         place = EventPlace(record.partition, record.offset)
-        self._answering.state.take(place, record.value, record.timestamp)
+        self.state.take(place, record.value, record.timestamp)
 
     async def _close(self) -> None:
-        state, now = self._answering.state, time.monotonic()
+        state, now = self.state, time.monotonic()
         quiet: dict[int, int | None] = {}
         for partition, heard in self._last_event.items():
             if 1000 * (now - heard) < self._idle:
@@ -181,18 +193,17 @@ class EventInbox:
                     round(1000 * time.time()) - self._idle if self._by_arrival else None
                 )
         self._clock = state.clock(self._partitions, quiet)
-        source = self._answering.query_file.source
         if (
             not self._by_arrival
             and len(quiet) == self._partitions
-            and 1000 * time.time() >= source.end
+            and 1000 * time.time() >= self._query_file.end
         ):
             # All events were read, so the public end, not the last event, closes the last windows.
-            self._clock = source.closed
+            self._clock = self._query_file.closed
         clock = self._clock
-        if state.is_due(clock):
+        if self.answering is not None and state.is_due(clock):
             with self.metrics.close_seconds.time():
-                await asyncio.to_thread(self._answering.close_due, clock)
+                await asyncio.to_thread(self.answering.close_due, clock)
 
 
 def create_app(config: Config, inbox: EventInbox) -> TurnstileApp:
@@ -289,15 +300,17 @@ def run_answerer(
                     "standard output was closed, so no answers are printed"
                 ) from error
 
-        answering = Answering(
-            query_file,
-            source,
-            opener(turnstile, query_file, take_over=take_over),
-            journal,
-            published,
-            charge_again=charge_again,
-        )
-        inbox = EventInbox(config, answering, partitions, turnstile.log_name)
+        def take_over_run() -> Answering:
+            return Answering(
+                query_file,
+                source,
+                opener(turnstile, query_file, take_over=take_over),
+                journal,
+                published,
+                charge_again=charge_again,
+            )
+
+        inbox = EventInbox(config, query_file, take_over_run, partitions, turnstile.log_name)
         measure(turnstile, inbox.metrics.registry)
         app = create_app(config, inbox)
     run_app(app, log_level)

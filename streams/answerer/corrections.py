@@ -44,7 +44,7 @@ _UNEVEN: Final = 0.35
 """The part of the slope by which a ratio may miss the line."""
 
 
-class Ratio(NamedTuple):
+class MissingRatio(NamedTuple):
     """The contributions that a block left out, relative to its answers.
 
     Attributes:
@@ -70,7 +70,7 @@ class Corrected(NamedTuple):
     upper: Floats
 
 
-def ratio_of(raw: Floats, noise: float, left_out: Floats, stddev: float) -> Ratio:
+def ratio_of(raw: Floats, noise: float, left_out: Floats, stddev: float) -> MissingRatio:
     """Return the ratio of a block.
 
     Args:
@@ -82,7 +82,7 @@ def ratio_of(raw: Floats, noise: float, left_out: Floats, stddev: float) -> Rati
     total = raw.sum(axis=0)
     is_clear = total > _CLEAR * noise * math.sqrt(len(raw))
     divisor = np.where(is_clear, total, np.nan)
-    return Ratio(left_out / divisor, stddev / divisor)
+    return MissingRatio(left_out / divisor, stddev / divisor)
 
 
 def correct(
@@ -90,7 +90,7 @@ def correct(
     noise: float,
     left_out: Floats,
     stddev: float,
-    before: Ratio | None,
+    before: MissingRatio | None,
     confidence: float,
 ) -> Corrected:
     """Return the corrected answers of a block, with intervals for all users.
@@ -103,7 +103,7 @@ def correct(
     count, dimension = raw.shape
     ratio, spread = ratio_of(raw, noise, left_out, stddev)
     if before is None:
-        before = Ratio(np.full(dimension, np.nan), np.zeros(dimension))
+        before = MissingRatio(np.full(dimension, np.nan), np.zeros(dimension))
     # Without a ratio before, the ratio is constant within the block.
     follows = np.isfinite(before.value)
     earlier = np.where(follows, before.value, ratio)

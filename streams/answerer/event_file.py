@@ -20,8 +20,8 @@ from typing import Any, Final, TypeAlias
 
 from accounting.exact.invalid_input import quoted
 from streams.answerer.events import EventReader, SkipReason, UserEvent, skipped_text
-from streams.answerer.kinds import AskedQuery
-from streams.answerer.query_file import Label, QueryFile, UnusableQueries
+from streams.answerer.query_file import QueryFile
+from streams.answerer.query_keys import Label, Range, UnusableQueries, labels_in
 
 FILE_SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
 _MARK: Final = b"\xef\xbb\xbf"  # spreadsheets write it before UTF-8
@@ -81,9 +81,7 @@ class EventFile:
         self._take(read[path.suffix](data), query_file)
 
     def _take(self, rows: Iterable[tuple[int, Row]], query_file: QueryFile) -> None:
-        source = query_file.source
-        reader = EventReader(source)
-        asked = list(map(AskedQuery, query_file.queries))
+        reader = EventReader(query_file.source)
         limits = zip(query_file.spacings, query_file.queries, query_file.limits, strict=True)
         end = max(spacing.begin(limit + one.panes - 1) for spacing, one, limit in limits)
         for number, columns in rows:
@@ -93,11 +91,11 @@ class EventFile:
             if columns is not None:
                 self._seen |= columns.keys()
             if isinstance(event, UserEvent):
-                if event.time < source.start or event.time >= end:
+                if event.time < query_file.start or event.time >= end:
                     why = SkipReason.AHEAD if event.time >= end else SkipReason.BEFORE
                 else:
                     self.events.append(event)
-                    lacks = [one.query for one in asked if one.added(event) is None]
+                    lacks = [one for one in query_file.queries if one.added(event.columns) is None]
                     why = SkipReason.INCOMPLETE if lacks else None
                     self.incomplete.update((query.name, query.column) for query in lacks)
             if why is not None:
@@ -180,7 +178,7 @@ class EventFile:
             for query in self._query_file.queries
             for column, given in (
                 (query.by, query.labels),
-                *((one.column, one.among or ()) for one in query.conditions),
+                *((column, labels_in(condition)) for column, condition in query.conditions),
             )
             for label in (given if column == name else ())
         ]
@@ -293,17 +291,18 @@ _ROLES: Final = {
 def _roles_of(query_file: QueryFile) -> list[tuple[str, str]]:
     """Return the columns that are read, each with every role that it has."""
     source = query_file.source
-    roles = [(source.user, "integers" if source.integers else "text")]
+    roles = [(source.user, "integers" if source.users == "integer" else "text")]
     roles.append((source.time, source.time_unit))
     for query in query_file.queries:
         roles += [
-            (one.column, "numbers" if one.among is None else _role_of(one.among))
-            for one in query.conditions
+            (column, "numbers" if isinstance(wanted, Range) else _role_of(labels_in(wanted)))
+            for column, wanted in query.conditions
         ]
-        roles += [(name, "numbers") for name in (query.column, *(t.column for t in query.terms))]
-        keys = ("",) if query.key_bytes else (0,)
-        roles.append((query.by, _role_of(query.labels or keys)))
-    return [(column, role) for column, role in dict.fromkeys(roles) if column]
+        roles += [(column, "numbers") for column in query.number_columns]
+        if query.by:
+            keys = ("",) if query.key_bytes else (0,)
+            roles.append((query.by, _role_of(query.labels or keys)))
+    return list(dict.fromkeys(roles))
 
 
 def _role_of(labels: Iterable[Label]) -> str:

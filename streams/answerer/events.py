@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +17,7 @@ import msgspec
 
 from accounting.exact.invalid_input import quoted
 from streams.answerer.query_file import Source
+from streams.answerer.query_keys import number_of
 from streams.records import User
 from streams.records.codec import first_reserved
 from streams.records.users import normal_form
@@ -97,7 +97,7 @@ class EventReader:
         return UserEvent(user, time, columns)
 
     def _user(self, value: Any) -> User | None:
-        if self._source.integers:
+        if self._source.users == "integer":
             return value if type(value) is int and -(2**63) <= value < 2**63 else None
         if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST_ID:
             return None
@@ -123,20 +123,6 @@ class EventReader:
             return None
         time = number * (1000.0 if self._source.time_unit == "s" else 1.0)
         return math.floor(time) if abs(time) < _LARGEST_MS else None
-
-
-def number_of(value: Any) -> float | None:
-    """Return a finite number; None if the value is not one.
-
-    A decimal number becomes the nearest float, as the same digits in text do.
-    """
-    if not isinstance(value, int | float | Decimal) or isinstance(value, bool):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _ms(moment: datetime | date) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streams.answerer.query_file import Label, Query
+from streams.answerer.query_keys import Label, Query
 
 
 class KeyUniverse:

@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import Gaussian, InvalidInput, noise_for_norm_budget
-from streams.answerer.kinds import AskedQuery
-from streams.answerer.query_file import Query, QueryFile, UnusableQueries
+from streams.answerer.kinds import Kind
+from streams.answerer.query_file import QueryFile
+from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.windows import Calendar
 from streams.records import Policy
 
@@ -34,14 +35,12 @@ class Costs(NamedTuple):
     """The noise of all queries of a file under a policy.
 
     Attributes:
-        asked: the queries.
         noises: the standard deviation of each query's noise.
         corrections: of the noise of its corrections; 0 without any.
         reserve: the share of every budget that windows leave to corrections.
         worst_case: the spending of a worst-case user.
     """
 
-    asked: list[AskedQuery]
     noises: list[float]
     corrections: list[float]
     reserve: float
@@ -58,62 +57,32 @@ def costs_of(query_file: QueryFile, policies: Sequence[Policy]) -> Costs:
             them.
 
     Raises:
-        UnusableQueries: a policy cannot charge them.
+        UnusableQueries: a policy cannot charge them, or no noise follows from its measure.
     """
-    asked = list(map(AskedQuery, query_file.queries))
-    reserve = sum(query.share * query.left_out for query in query_file.queries if query.block)
-    stddevs = noises(asked, policies[0])
-    worst_case = WorstCase(asked, stddevs, policies, reserve)
-    rho = min(map(rho_of, policies)) if reserve else 0.0
-    corrections = correction_noises(asked, rho, worst_case, Calendar(query_file))
-    return Costs(asked, stddevs, corrections, reserve, worst_case)
-
-
-def noises(asked: Sequence[AskedQuery], policy: Policy) -> list[float]:
-    """Return the standard deviation of the noise in each query's answers.
-
-    Raises:
-        UnusableQueries: the noise cannot be derived from a budget of this measure.
-    """
-    return [
-        one.query.noise
+    queries = list(zip(query_file.queries, query_file.shares, query_file.blocks, strict=True))
+    reserve = sum(share * blocks.left_out for _, share, blocks in queries if blocks.size)
+    noises = [
+        query.noise
         or _noise(
-            one.query,
-            one.query.active_windows * one.bound**2,
-            rho_of(policy) * one.query.share * (1.0 - one.query.left_out),
+            query,
+            query.active_windows * query.bound**2,
+            rho_of(policies[0]) * share * (1.0 - blocks.left_out),
         )
-        for one in asked
+        for query, share, blocks in queries
     ]
+    worst_case = WorstCase(query_file.queries, noises, policies, reserve)
+    corrections, calendar = [0.0] * len(queries), Calendar(query_file)
+    for number, (query, share, blocks) in enumerate(queries):
+        if blocks.size:
+            first = worst_case.exhaustible_since(calendar, number, blocks.windows - 1)
+            missed = 1 if first is None else blocks.windows - first
+            squares = missed * blocks.size * query.bound**2
+            rho = min(map(rho_of, policies)) * share * blocks.left_out
+            corrections[number] = _noise(query, squares, rho)
+    return Costs(noises, corrections, reserve, worst_case)
 
 
-def correction_noises(
-    asked: Sequence[AskedQuery], rho: float, worst_case: WorstCase, calendar: Calendar
-) -> list[float]:
-    """Return the standard deviation of the noise in each query's corrections; 0 without any.
-
-    Args:
-        asked: the queries.
-        rho: the smallest of the budgets, as zCDP.
-        worst_case: the spending of a worst-case user.
-        calendar: of the file.
-
-    Raises:
-        UnusableQueries: the noise cannot be derived from a budget of this measure.
-    """
-    found = []
-    for number, one in enumerate(asked):
-        query = one.query
-        if not query.block:
-            found.append(0.0)
-            continue
-        first = worst_case.exhaustible_since(calendar, number, query.corrected - 1)
-        missed = 1 if first is None else query.corrected - first
-        squares = missed * query.block * one.bound**2
-        found.append(_noise(query, squares, rho * query.share * query.left_out))
-    return found
-
-
-def _noise(query: Query, squares: float, rho: float) -> float:
+def _noise(query: Kind, squares: float, rho: float) -> float:
     try:
         return noise_for_norm_budget(squares, rho)
     except InvalidInput as error:
@@ -154,7 +123,7 @@ class WorstCase:
 
     def __init__(
         self,
-        asked: Sequence[AskedQuery],
+        asked: Sequence[Kind],
         stddevs: Sequence[float],
         policies: Sequence[Policy],
         reserve: float = 0.0,
@@ -251,7 +220,7 @@ def _orders(policy: Policy) -> Sequence[int]:
     return [place for place in places if quotients[place] >= least]
 
 
-def _cost(policy: Policy, asked: AskedQuery, stddev: float) -> Prices:
+def _cost(policy: Policy, asked: Kind, stddev: float) -> Prices:
     """Return the cost of one window of a query for a worst-case user."""
     measure = policy.row
     if not measure.covers(Gaussian(1.0)):

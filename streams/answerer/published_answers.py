@@ -20,7 +20,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,7 +28,8 @@ from msgspec import Meta
 
 from streams.answerer.corrections import Corrected
 from streams.answerer.kinds import Answered, Floats
-from streams.answerer.query_file import Kind, Label, Query, QueryFile
+from streams.answerer.query_file import QueryFile
+from streams.answerer.query_keys import Label
 from streams.answerer.running_totals import RunningTotal
 from streams.answerer.windows import Window, iso
 from streams.config import Config, ConfigurationError
@@ -47,6 +48,18 @@ logger = logging.getLogger("turnstile.answers")
 _KEPT = 1024
 """Answers remembered per run, to notice different answers to the same steps."""
 
+Kind: TypeAlias = Literal[
+    "count",
+    "distinct",
+    "sum",
+    "mean",
+    "variance",
+    "ratio",
+    "histogram",
+    "quantiles",
+    "top",
+    "threshold",
+]
 Moment: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 """A moment in ISO 8601: in UTC, or with the offset of the time zone of the file."""
 
@@ -208,39 +221,43 @@ def answer_of(
     total: RunningTotal | None = None,
 ) -> PrivateAnswer:
     """Return the record of a release."""
-    query, zone = query_file.queries[window.query], query_file.timezone
+    zone = query_file.timezone
     return PrivateAnswer(
-        v=VERSION,
-        dataset=query_file.dataset,
-        run=query_file.run,
-        step=release.step,
-        query=query.name,
-        kind=query.kind,
-        start=iso(window.start, zone),
-        end=iso(window.end, zone),
+        **_head(query_file, window, total),
         value=answered.value,
         lower=answered.lower,
         upper=answered.upper,
         coverage="admitted",
-        confidence=query_file.confidence,
         noise_stddev=release.noise_stddev,
         worst_case_left=worst_case_left,
         exhaustible_since=None if exhaustible_since is None else iso(exhaustible_since, zone),
         labels=answered.labels,
         above=answered.above,
         provisional_until=None if block_end is None else iso(block_end, zone),
-        sums=_shown_sums(total, query_file, query),
     )
 
 
-def _shown_sums(
-    total: RunningTotal | None, query_file: QueryFile, query: Query
-) -> list[WindowsSum] | None:
-    if total is None:
-        return None
+def _head(query_file: QueryFile, window: Window, total: RunningTotal | None) -> dict[str, Any]:
+    """Return the fields that answers and corrections share."""
+    query, zone = query_file.queries[window.query], query_file.timezone
+    return {
+        "v": VERSION,
+        "dataset": query_file.dataset,
+        "run": query_file.run,
+        "step": window.step,
+        "query": query.name,
+        "kind": query.kind,
+        "start": iso(window.start, zone),
+        "end": iso(window.end, zone),
+        "confidence": query_file.confidence,
+        "sums": None if total is None else [_sum_of(total, query_file, bool(query.labels))],
+    }
+
+
+def _sum_of(total: RunningTotal, query_file: QueryFile, is_list: bool) -> WindowsSum:
     numbers = total.value, *total.interval(query_file.confidence)
     start = iso(total.start, query_file.timezone)
-    return [WindowsSum(start, *(_shown(one, bool(query.labels)) for one in numbers))]
+    return WindowsSum(start, *(_shown(one, is_list) for one in numbers))
 
 
 def _shown(numbers: Sequence[float] | Floats, is_list: bool) -> float | list[float]:
@@ -268,34 +285,20 @@ def correction_of(
         stddev: of its noise.
         total: over this block and those before it.
     """
-    query, labels = query_file.queries[window.query], answers[0].labels
+    labels = answers[0].labels
     shown = partial(_shown, is_list=bool(labels))
-
+    parts = zip(answers, raw_of(answers), *corrected, strict=True)
     return Correction(
-        v=VERSION,
-        dataset=query_file.dataset,
-        run=query_file.run,
-        step=window.step,
-        query=query.name,
-        kind=query.kind,
-        start=iso(window.start, query_file.timezone),
-        end=iso(window.end, query_file.timezone),
+        **_head(query_file, window, total),
         windows=[
-            CorrectedWindow(one.step, one.start, one.end, raw, *map(shown, numbers))
-            for one, raw, *numbers in zip(
-                answers,
-                [shown(row) for row in raw_of(answers)],
-                *corrected,
-                strict=True,
-            )
+            CorrectedWindow(answer.step, answer.start, answer.end, *map(shown, numbers))
+            for answer, *numbers in parts
         ],
         left_out=shown(left_out),
         left_out_stddev=stddev,
         shared_stddev=stddev / len(answers),
         coverage="all",
-        confidence=query_file.confidence,
         labels=labels,
-        sums=_shown_sums(total, query_file, query),
     )
 
 

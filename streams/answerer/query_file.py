@@ -1,228 +1,153 @@
 """The file of queries, read and validated before anything is charged.
 
 Everything in the file is public: labels, edges, bounds, noise and when windows begin. None of it
-may be chosen by looking at the events that it is about.
+may be chosen by looking at the events that it is about. msgspec checks each key (``query_keys``),
+and this module what concerns the whole file.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, date, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
-from accounting.exact.invalid_input import quoted
-from streams.answerer.file_tables import UNIT_MS, FileTable, Period
-from streams.answerer.file_tables import UnusableQueries as UnusableQueries
-from streams.answerer.spacing import NEVER, Spacing, Unit, spacing_of
+import msgspec
+from msgspec import Meta
+
+from accounting.exact.invalid_input import quoted, shortened
+from streams.answerer.kinds import KINDS, AnyQuery, Kind
+from streams.answerer.query_keys import (
+    Duration,
+    FileTable,
+    Name,
+    Of,
+    RuleBroken,
+    Text,
+    UnusableQueries,
+)
+from streams.answerer.spacing import NEVER, Spacing, spacing_of
+from streams.records.terms import choices_of
 from streams.toml import UnusableToml, read_toml
 
-Kind: TypeAlias = Literal[
-    "count",
-    "distinct",
-    "sum",
-    "mean",
-    "variance",
-    "ratio",
-    "histogram",
-    "quantiles",
-    "top",
-    "threshold",
-]
-Of: TypeAlias = Literal["count", "distinct", "sum"]
-Label: TypeAlias = str | int
-
-KINDS: Final[tuple[str, ...]] = get_args(Kind)
-_OF: Final[tuple[str, ...]] = get_args(Of)
-MOST_LABELS: Final = 1024
-MOST_KEY_BYTES: Final = 64
 MOST_PANES: Final = 1024
 _MOST_IN_BLOCK: Final = 1024
-_MOST_QUERIES: Final = 100
 _MOST_WINDOWS: Final = 1_000_000
 
 
-@dataclass(frozen=True)
-class Condition:
-    """A condition on a column of an event.
+class Moment:
+    """A date or a time of the file, without quotes; without an offset it is of the time zone."""
 
-    Attributes:
-        column: its name.
-        among: the allowed values; None for a range.
-        at_least: the lower end of the range, inclusive.
-        below: the upper end of the range, exclusive.
-    """
+    def __init__(self, value: Any) -> None:
+        # The first and the last year overflow in some time zones.
+        if not isinstance(value, date) or not 1 < value.year < 9999:
+            raise ValueError(
+                "it must be a date or a time without quotes, as 2026-01-01, in the years 2 to "
+                "9998. It has no default, because the times of the events are data"
+            )
+        day = datetime(value.year, value.month, value.day)
+        self.value = value if isinstance(value, datetime) else day
 
-    column: str
-    among: tuple[Label, ...] | None = None
-    at_least: float = -math.inf
-    below: float = math.inf
-
-
-@dataclass(frozen=True)
-class Term:
-    """The numerator or the denominator of a ratio.
-
-    Attributes:
-        of: what is added up: "count" of events, "distinct" users, or the "sum" of ``column``.
-        column: the column with numbers.
-        where: the conditions on its events, besides those of the query.
-        each: the largest contribution of a user.
-    """
-
-    of: Of
-    column: str
-    where: tuple[Condition, ...]
-    each: float
+    def ms(self, zone: str) -> int:
+        """Return the moment in ms since 1970."""
+        value = self.value if self.value.tzinfo else self.value.replace(tzinfo=ZoneInfo(zone))
+        return math.floor(value.timestamp() * 1000)
 
 
-@dataclass(frozen=True)
-class Source:
+class TimeZone:
+    """A time zone by its IANA name."""
+
+    def __init__(self, value: Any) -> None:
+        try:
+            self.name = ZoneInfo(value).key
+        except (ValueError, TypeError, AttributeError, OSError, KeyError) as error:
+            raise ValueError(
+                'it must be the IANA name of a time zone, as "Europe/Berlin"'
+            ) from error
+
+
+class Source(FileTable):
     """The source of events, and the columns with user and time.
 
     Attributes:
         topic: of Kafka; empty if a file is read.
         user: the column with the user's id.
-        integers: whether ids are integers; else strings.
+        users: the type of ids.
         time: the column with the time of the event.
-        time_unit: "iso", "s" or "ms" since 1970.
-        decimal: the decimal point of numbers in CSV: "." or ",".
-        start: when the first windows begin, in ms since 1970.
-        end: the last windows end by it, in ms since 1970; NEVER if the topic has no end.
-        lateness: how long after the end of a window its events may arrive, in ms.
-        by_arrival: whether the broker's clock decides which events are too late; else the latest
-            event of each partition does.
-        ahead: how far an event may be in the future of the broker's clock, in ms.
-        idle: after so many ms without an event, a partition no longer delays windows.
+        time_unit: ISO 8601, or seconds or ms since 1970.
+        decimal: the decimal point of numbers in CSV.
+        start: when the first windows begin.
+        end: the last windows end by it; None if the topic has no end.
+        clock: whether the broker's clock decides which events are too late; else the latest event
+            of each partition does.
+        lateness: how long after the end of a window its events may arrive.
+        ahead: how far an event may be in the future of the broker's clock.
+        idle: after this time without an event, a partition no longer delays windows.
     """
 
-    topic: str
-    user: str
-    integers: bool
-    time: str
-    time_unit: str
-    decimal: str
-    start: int
-    end: int
-    lateness: int
-    by_arrival: bool
-    ahead: int
-    idle: int
+    user: Text
+    time: Text
+    start: Moment
+    end: Moment | None = None
+    topic: str = ""
+    users: Literal["string", "integer"] = "string"
+    time_unit: Literal["iso", "s", "ms"] = "iso"
+    decimal: Literal[".", ","] = "."
+    clock: Literal["arrival", "events"] = "arrival"
+    lateness: Duration = Duration("0ms")
+    ahead: Duration = Duration("1d")
+    idle: Duration = Duration("1m")
 
     @property
-    def closed(self) -> int:
-        """Return when all windows can be closed, in ms since 1970."""
-        return self.end + self.lateness
+    def by_arrival(self) -> bool:
+        """Return whether the broker's clock decides which events are too late."""
+        return self.clock == "arrival"
 
 
-@dataclass(frozen=True)
-class Query:
-    """One query, answered for every window.
+class _Content(FileTable):
+    """The content of a file, as it is written."""
+
+    dataset: Name
+    run: Name
+    input: Source
+    query: Annotated[tuple[AnyQuery, ...], Meta(min_length=1, max_length=100)]
+    confidence: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.95
+    timezone: TimeZone | None = None
+
+
+class Blocks(NamedTuple):
+    """The blocks of a query whose answers are corrected; all 0 without corrections.
 
     Attributes:
-        name: of the query, unique in the file.
-        kind: one of KINDS.
-        of: what is added up: "count" of events, "distinct" users, or the "sum" of ``column``.
-        column: the column with numbers.
-        by: the column with labels; empty if there are none.
-        labels: the values of ``by`` that are counted; others are not. Empty without ``by``, or if
-            the keys of the groups are private.
-        key_bytes: the longest private key of a group, in bytes; 0 for other keys.
-        keys_below: private keys are integers from 0 to below this; 0 for other keys.
-        edges: of the bins of a histogram, k + 1 for k bins.
-        where: the conditions on events.
-        window: its length.
-        every: from the beginning of one window to the next; divides ``window``.
-        unit: of both: ms, or days or months of the file's time zone.
-        each: the largest contribution of a user to one number; 0 if ``clip`` is given.
-        groups: the largest number of numbers that a user contributes to.
-        clip: the largest L2 norm of a user's vector; 0 if ``each`` is given.
-        terms: the numerator and the denominator of a ratio.
-        lower, upper: of the values of means, variances and quantiles; of a sum, lower alone, which
-            is -inf unless the file declares it.
-        levels: between them, for quantiles.
-        quantiles: the wanted quantiles, strictly between 0 and 1.
-        most: the number of labels that a ``top`` names.
-        threshold: of a ``threshold``.
-        noise: standard deviation; 0 if it follows from the budget.
-        active_windows: how many full windows each user's budget pays for, if ``noise`` is 0.
-        share: the share of the budget for these windows, if ``noise`` is 0.
-        left_out: the part of that share that is kept back for corrections; 0 for none.
-        block: the number of windows that are corrected together; 0 without corrections.
-        corrected: the number of windows that are corrected, from the first one on; 0 without
-            corrections. The last block can be shorter than the others.
-        running_total: whether the answers are added up from the first window on.
+        left_out: the part of the query's share that is kept back for corrections.
+        size: the number of windows that are corrected together.
+        windows: the number of windows that are corrected, from the first one on. The last block can
+            be shorter than the others.
     """
 
-    name: str
-    kind: Kind
-    of: Of
-    window: int
-    every: int
-    unit: Unit = "ms"
-    column: str = ""
-    by: str = ""
-    labels: tuple[Label, ...] = ()
-    key_bytes: int = 0
-    keys_below: int = 0
-    edges: tuple[float, ...] = ()
-    where: tuple[Condition, ...] = ()
-    each: float = 0.0
-    groups: int = 1
-    clip: float = 0.0
-    terms: tuple[Term, ...] = ()
-    lower: float = 0.0
-    upper: float = 0.0
-    levels: int = 0
-    quantiles: tuple[float, ...] = ()
-    most: int = 0
-    threshold: float = 0.0
-    noise: float = 0.0
-    active_windows: float = 0.0
-    share: float = 0.0
     left_out: float = 0.0
-    block: int = 0
-    corrected: int = 0
-    running_total: bool = False
+    size: int = 0
+    windows: int = 0
 
     @property
-    def panes(self) -> int:
-        """Return the number of panes in a window; one window begins with each pane."""
-        return self.window // self.every
-
-    @property
-    def conditions(self) -> list[Condition]:
-        """Return the conditions of the query and of its terms."""
-        return [*self.where, *(one for term in self.terms for one in term.where)]
-
-    @property
-    def is_never_negative(self) -> bool:
-        """Return whether no user can add a negative number to a sum or a count."""
-        return self.of != "sum" or self.lower >= 0.0
-
-    @property
-    def has_private_keys(self) -> bool:
-        """Return whether the keys of the groups are private."""
-        return bool(self.key_bytes or self.keys_below)
-
-    @property
-    def blocks(self) -> int:
-        """Return the number of blocks that are corrected."""
-        return -(-self.corrected // self.block) if self.block else 0
+    def number(self) -> int:
+        """Return the number of blocks."""
+        return -(-self.windows // self.size) if self.size else 0
 
     def last_of(self, block: int) -> int:
         """Return the number of the last window of a block."""
-        return min((block + 1) * self.block, self.corrected) - 1
+        return min((block + 1) * self.size, self.windows) - 1
 
 
 @dataclass(frozen=True)
 class QueryFile:
-    """The content of a file of queries.
+    """The content of a file of queries, with what follows from it.
 
     Attributes:
         dataset: the dataset to charge.
@@ -231,27 +156,58 @@ class QueryFile:
         confidence: of the intervals in answers.
         source: of the events.
         queries: in the order of the file.
-        timezone: the IANA name of the time zone of days and months.
+        shares: by query, the share of the budget for its windows, if its noise follows from it.
+        blocks: by query.
+        zone: the IANA name of the time zone of days and months; None for days of 24 hours in UTC.
     """
 
     dataset: str
     run: str
     confidence: float
     source: Source
-    queries: tuple[Query, ...]
-    timezone: str = "UTC"
+    queries: tuple[Kind, ...]
+    shares: tuple[float, ...]
+    blocks: tuple[Blocks, ...]
+    zone: str | None
 
     @property
+    def timezone(self) -> str:
+        """Return the IANA name of the time zone."""
+        return self.zone or "UTC"
+
+    @cached_property
+    def start(self) -> int:
+        """Return when the first windows begin, in ms since 1970."""
+        return self.source.start.ms(self.timezone)
+
+    @cached_property
+    def end(self) -> int:
+        """Return by when the last windows end, in ms since 1970; NEVER without an end."""
+        return self.source.end.ms(self.timezone) if self.source.end else NEVER
+
+    @property
+    def closed(self) -> int:
+        """Return when all windows can be closed, in ms since 1970."""
+        return self.end + self.source.lateness.ms
+
+    @cached_property
     def spacings(self) -> list[Spacing]:
         """Return the panes of each query."""
-        start = self.source.start
-        return [spacing_of(start, one.every, one.unit, self.timezone) for one in self.queries]
+        panes = [(one.every or one.window).within(self.zone) for one in self.queries]
+        return [spacing_of(self.start, every, unit, self.timezone) for every, unit in panes]
 
-    @property
+    @cached_property
     def limits(self) -> list[int]:
         """Return by query the number of its first window that does not end by the end."""
         pairs = zip(self.queries, self.spacings, strict=True)
-        return [spacing.last(self.source.end) - one.panes + 1 for one, spacing in pairs]
+        return [spacing.last(self.end) - one.panes + 1 for one, spacing in pairs]
+
+    @property
+    def digest(self) -> str:
+        """Return a digest of all settings: a run has one file of queries."""
+        settings = [getattr(self, one.name) for one in fields(self)]
+        written = msgspec.json.encode(settings, enc_hook=_encoded, order="sorted")
+        return hashlib.sha256(written).hexdigest()
 
     def for_a_file(self) -> QueryFile:
         """Return the same queries for a file, whose events come in the order of their times.
@@ -259,15 +215,9 @@ class QueryFile:
         Raises:
             UnusableQueries: the input has no end.
         """
-        found = replace(self, source=replace(self.source, by_arrival=False))
+        found = replace(self, source=msgspec.structs.replace(self.source, clock="events"))
         _check_end(found)
         return found
-
-    @property
-    def digest(self) -> str:
-        """Return a digest of all settings: a run has one file of queries."""
-        content = json.dumps(asdict(self), sort_keys=True, default=str)
-        return hashlib.sha256(content.encode()).hexdigest()
 
 
 def read_query_file(path: Path) -> QueryFile:
@@ -293,41 +243,89 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     Raises:
         UnusableQueries: names the key.
     """
-    file = FileTable("the file", content)
-    given = file.take("query", [])
-    if not isinstance(given, list) or not all(isinstance(query, dict) for query in given):
-        raise file.fault("query", given, "tables, each under [[query]]")
-    if not 1 <= len(given) <= _MOST_QUERIES:
-        raise UnusableQueries(
-            f"the file has {len(given)} queries; it must have 1 to {_MOST_QUERIES}, each under "
-            "[[query]]",
-            "query",
-        )
-    source = file.take("input", None)
-    if not isinstance(source, dict):
-        raise file.fault("input", source, "a table with the source of the events")
-    zone = file.zone("timezone")
-    dataset, run = file.name("dataset"), file.name("run")
-    confidence = file.number("confidence", 0.95, above=0.0, below=1.0)
-    events = _source(FileTable("[input]", source), zone)
-    queries = tuple(
-        _query(number, query, events, zone) for number, query in enumerate(given, start=1)
+    try:
+        found = msgspec.convert(dict(content), _Content, dec_hook=_decoded)
+    except msgspec.ValidationError as error:
+        raise _unusable(content, error) from error
+    file = QueryFile(
+        found.dataset,
+        found.run,
+        found.confidence,
+        found.input,
+        found.query,
+        _shares_of(found.query),
+        (Blocks(),) * len(found.query),
+        found.timezone.name if found.timezone else None,
     )
-    query_file = QueryFile(dataset, run, confidence, events, queries, zone or "UTC")
-    file.finish()
-    for query, spacing in zip(queries, query_file.spacings, strict=True):
-        _check_start(query, spacing, query_file)
-    _check_end(query_file)
-    names = [query.name for query in query_file.queries]
+    for number in range(len(file.queries)):
+        _check_windows(file, number)
+    _check_end(file)
+    names = [query.name for query in file.queries]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UnusableQueries(
             f"two queries are named {quoted(min(twice))}; names must be unique", "name"
         )
-    return replace(query_file, queries=_with_shares(queries))
+    return replace(file, blocks=tuple(map(_blocks_of, file.queries, file.limits)))
 
 
-def _with_shares(queries: tuple[Query, ...]) -> tuple[Query, ...]:
-    """Return the queries, with equal parts of the rest of the budget for those without a share."""
+def _decoded(type_: Any, value: Any) -> Any:
+    return type_(value)
+
+
+def _encoded(value: Any) -> str:
+    return str(next(iter(vars(value).values())))
+
+
+_STEPS: Final = re.compile(r"\[([0-9]+)\]|\.([a-z_]+)")
+_FIELD: Final = re.compile(r"Object (?:contains|missing) (\w+) field `(.*)`", re.DOTALL)
+_CHOICES: Final = {
+    "kind": tuple(KINDS),
+    "of": choices_of(Of),
+    **{one.name: choices_of(one.type) for one in msgspec.structs.fields(Source)},
+}
+
+
+def _unusable(value: Any, error: msgspec.ValidationError) -> UnusableQueries:
+    """Return an error of msgspec as one that names the table, the key and the value.
+
+    Args:
+        value: the content of the file.
+        error: ends with the path to the value, as in "- at `$.query[0].numerator.each`".
+    """
+    text, _, path = str(error).partition(" - at `$")
+    path, _, in_where = path.partition("[...]")
+    where, key, steps = "the file", "", _STEPS.findall(path)
+    if isinstance(rule := error.__cause__, RuleBroken):
+        text, steps = str(rule), [*steps, ("", rule.key)]
+    elif field := _FIELD.fullmatch(text):
+        text = "remove it: there is no such key" if field[1] == "unknown" else "it is required"
+        steps = [*steps, ("", field[2])]
+    elif in_where:
+        text = "conditions are text, an integer, a list of them, or { at_least = 1, below = 2 }"
+    for index, name in steps:
+        if not index:
+            where = {"": where, "input": "[input]"}.get(key, f"{where}, {key}")
+            key, value = name, value.get(name)
+            continue
+        value = value[int(index)]
+        if key == "query":
+            named = value.get("name") if isinstance(value, dict) else None
+            shown = f" ({shortened(named)})" if isinstance(named, str) else ""
+            where, key = f"[[query]] {int(index) + 1}{shown}", ""
+    if text.startswith("Invalid") and key in _CHOICES:
+        text = f"it must be one of {', '.join(_CHOICES[key])}"
+    elif "matching regex" in text:
+        text = "it must have 1 to 128 letters, digits, dots, dashes and underscores"
+    if not key:
+        return UnusableQueries(f"{where}: {text}")
+    found = "is missing" if value is None else f"is {quoted(value)}"
+    if text.startswith("remove"):
+        found = "has no effect"
+    return UnusableQueries(f"{where}: {shortened(key)} {found}: {text}", key)
+
+
+def _shares_of(queries: Sequence[Kind]) -> tuple[float, ...]:
+    """Return the shares of the queries: equal parts of the rest for those that give none."""
     shares = sum(query.share for query in queries)
     if shares > 1.0:
         raise UnusableQueries(
@@ -335,45 +333,59 @@ def _with_shares(queries: tuple[Query, ...]) -> tuple[Query, ...]:
         )
     is_open = [not query.noise and not query.share for query in queries]
     return tuple(
-        replace(query, share=(1.0 - shares) / sum(is_open)) if takes_a_part else query
+        (1.0 - shares) / sum(is_open) if takes_a_part else query.share
         for query, takes_a_part in zip(queries, is_open, strict=True)
     )
 
 
-def _check_start(query: Query, spacing: Spacing, query_file: QueryFile) -> None:
-    """Check that days begin with the first moment of a day, and months on a day they all have."""
-    start, zone = query_file.source.start, ZoneInfo(query_file.timezone)
-    local = datetime.fromtimestamp(start / 1000, zone)
-    if spacing.begin(0) != start or (query.unit == "mo" and local.day > 28):
-        allowed = "the first moment of a day" + (" up to the 28th" if query.unit == "mo" else "")
+def _check_windows(file: QueryFile, number: int) -> None:
+    """Check that windows fit their panes, and begin with the first moment of a day.
+
+    Months begin on a day that they all have.
+    """
+    query = file.queries[number]
+    (window, unit), (every, parts) = (
+        one.within(file.zone) for one in (query.window, query.every or query.window)
+    )
+    if parts != unit or not 1 <= every <= window or window % every or window // every > MOST_PANES:
+        raise UnusableQueries(
+            f"[[query]] {number + 1} ({query.name}): every is {(query.every or query.window).text} "
+            f"and window is {query.window.text}; every must divide the window into at most "
+            f"{MOST_PANES:,} parts: months divide months and, in a time zone, days and weeks "
+            "divide days and weeks",
+            "every",
+        )
+    local = datetime.fromtimestamp(file.start / 1000, ZoneInfo(file.timezone))
+    if file.spacings[number].begin(0) != file.start or (unit == "mo" and local.day > 28):
+        allowed = "the first moment of a day" + (" up to the 28th" if unit == "mo" else "")
         raise UnusableQueries(
             f"[input]: start is {local.isoformat()}; query {query.name!r} has windows of whole "
-            f"{'months' if query.unit == 'mo' else 'days'}, so it must be {allowed} in "
-            f"{query_file.timezone}, as {local.date().replace(day=1)}",
+            f"{'months' if unit == 'mo' else 'days'}, so it must be {allowed} in "
+            f"{file.timezone}, as {local.date().replace(day=1)}",
             "start",
         )
 
 
-def _check_end(query_file: QueryFile) -> None:
+def _check_end(file: QueryFile) -> None:
     """Check that the number of windows is public and bounded, before anything is charged.
 
     A topic whose windows close by the time of arrival needs no end.
     """
-    source = query_file.source
-    if source.end == NEVER:
-        if source.by_arrival and source.topic:
+    source = file.source
+    if file.end == NEVER:
+        if source.by_arrival and source.topic and not any(one.correct for one in file.queries):
             return
         raise UnusableQueries(
-            '[input]: end is missing; with a file, without a topic, or with clock = "events", give '
-            "the time by which the last windows end, as end = 2027-01-01. It is public: do not "
-            "take it from the events",
+            '[input]: end is missing; with a file, without a topic, with clock = "events", or with '
+            "corrections, give the time by which the last windows end, as end = 2027-01-01. It is "
+            "public: do not take it from the events",
             "end",
         )
-    windows = sum(max(0, limit) for limit in query_file.limits)
+    windows = sum(max(0, limit) for limit in file.limits)
     if not 1 <= windows <= _MOST_WINDOWS:
         raise UnusableQueries(
-            f"[input]: {windows:,} windows end between start = {_utc(source.start)} and end = "
-            f"{_utc(source.end)}; from 1 to {_MOST_WINDOWS:,} are allowed: change start, end or "
+            f"[input]: {windows:,} windows end between start = {_utc(file.start)} and end = "
+            f"{_utc(file.end)}; from 1 to {_MOST_WINDOWS:,} are allowed: change start, end or "
             "the windows",
             "end",
         )
@@ -383,107 +395,7 @@ def _utc(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
 
 
-def _source(table: FileTable, zone: str | None) -> Source:
-    clock = table.choice("clock", ("arrival", "events"), "arrival")
-    source = Source(
-        topic=table.text("topic", ""),
-        user=table.text("user"),
-        integers=table.choice("users", ("string", "integer"), "string") == "integer",
-        time=table.text("time"),
-        time_unit=table.choice("time_unit", ("iso", "s", "ms"), "iso"),
-        decimal=table.choice("decimal", (".", ","), "."),
-        start=table.moment("start", zone),
-        end=table.moment("end", zone) if "end" in table.content else NEVER,
-        lateness=table.duration("lateness", 0),
-        by_arrival=clock == "arrival",
-        ahead=table.duration("ahead", UNIT_MS["d"]),
-        idle=table.duration("idle", UNIT_MS["m"]),
-    )
-    table.finish()
-    return source
-
-
-def _query(number: int, content: Mapping[str, Any], source: Source, zone: str | None) -> Query:
-    name = content.get("name")
-    table = FileTable(
-        f"[[query]] {number}" + (f" ({name})" if isinstance(name, str) else ""), content
-    )
-    kind: Any = table.choice("kind", KINDS)
-    of: Any = kind if kind in _OF else "count"
-    if kind in ("top", "threshold"):
-        of = table.choice("of", _OF, "count")
-    window, unit = table.period("window", zone)
-    every, parts = table.period("every", zone, Period(window, unit))
-    if parts != unit or not 1 <= every <= window or window % every or window // every > MOST_PANES:
-        raise table.fault(
-            "every",
-            content.get("every"),
-            f"a duration that divides the window into at most {MOST_PANES} parts: months divide "
-            "months and, in a time zone, days and weeks divide days and weeks",
-        )
-    panes = spacing_of(source.start, every, unit, zone or "UTC")
-    settings: dict[str, Any] = {"where": _conditions(table)}
-    numbers = of == "sum" or kind in ("mean", "variance", "histogram", "quantiles")
-    if numbers:
-        settings["column"] = table.text("column")
-    if of == "sum":
-        settings["lower"] = table.number("lower", -math.inf)
-    if kind in ("count", "distinct", "sum", "mean", "variance", "ratio", "top"):
-        _add_labels(table, settings, needed=kind == "top", has_keys=kind in _OF)
-    if kind == "histogram":
-        settings["edges"] = table.rising("edges", least=2, most=MOST_LABELS + 1)
-    if kind == "ratio":
-        settings["terms"] = _term(table, "numerator"), _term(table, "denominator")
-    if kind in ("mean", "variance", "quantiles"):
-        settings["lower"] = table.number("lower")
-        settings["upper"] = table.number("upper", above=settings["lower"])
-    if kind == "quantiles":
-        settings["levels"] = table.whole("levels", 2, MOST_LABELS, 64)
-        settings["quantiles"] = table.rising("quantiles", least=1, most=100)
-        if not all(0.0 < part < 1.0 for part in settings["quantiles"]):
-            raise table.fault("quantiles", content["quantiles"], "strictly between 0 and 1")
-    if kind == "top":
-        settings["most"] = table.whole("k", 1, len(settings["labels"]))
-    if kind == "threshold":
-        settings["threshold"] = table.number("threshold")
-    _add_bounds(table, settings, kind, of)
-    if ("noise" in content) == ("active_windows" in content):
-        raise UnusableQueries(
-            f"{table.where}: give either noise, a standard deviation in the units of the answer, "
-            "or active_windows, the number of full windows that each user's budget pays for",
-            "noise",
-        )
-    if "noise" in content:
-        settings["noise"] = table.number("noise", above=0.0)
-    else:
-        settings["active_windows"] = table.number("active_windows", least=1.0)
-        if "share" in content:
-            settings["share"] = table.number("share", above=0.0, most=1.0)
-        can_correct = kind in _OF and not settings.keys() & {"key_bytes", "keys_below"}
-        if can_correct and table.flag("correct", False):
-            if source.end == NEVER:
-                raise table.fault("correct", True, "false, or [input] needs an end")
-            windows = panes.last(source.end) - window // every + 1
-            settings |= _correction(settings["active_windows"], windows)
-    query = Query(
-        name=table.name("name"),
-        kind=kind,
-        of=of,
-        window=window,
-        every=every,
-        unit=unit,
-        **settings,
-    )
-    can_add = kind in ("count", "sum") and window == every and not query.has_private_keys
-    if can_add and (sums := table.take("sums", None)) is not None:
-        if sums != ["all"]:
-            raise table.fault("sums", sums, '["all"], for the running total')
-        query = replace(query, running_total=True)
-    table.finish()
-    return query
-
-
-def _correction(active: float, windows: int) -> dict[str, Any]:
+def _blocks_of(query: Kind, windows: int) -> Blocks:
     """Return how the answers of a query are corrected.
 
     With a share f for corrections, the variance of an answer is proportional to active / (1 - f),
@@ -493,116 +405,15 @@ def _correction(active: float, windows: int) -> dict[str, Any]:
     ever left out.
 
     Args:
-        active: the active_windows of the query.
+        query: has ``active_windows``.
         windows: up to the end.
     """
-    if windows <= active:
-        return {}
+    active = query.active_windows
+    if not query.correct or windows <= active:
+        return Blocks()
     # As few equal blocks as have at most active_windows windows; the last one can be shorter.
-    block = math.ceil(windows / math.ceil(windows / min(active, _MOST_IN_BLOCK)))
-    answers, corrections = math.sqrt(active), math.sqrt((windows - active) / block)
+    size = math.ceil(windows / math.ceil(windows / min(active, _MOST_IN_BLOCK)))
+    answers, corrections = math.sqrt(active), math.sqrt((windows - active) / size)
     if corrections > answers or (answers + corrections) ** 2 >= windows:
-        return {}
-    left_out = corrections / (answers + corrections)
-    return {"left_out": left_out, "block": block, "corrected": windows}
-
-
-def _add_labels(table: FileTable, settings: dict[str, Any], needed: bool, has_keys: bool) -> None:
-    if not needed and "by" not in table.content and "labels" not in table.content:
-        return
-    settings["by"] = table.text("by")
-    for key, most in (("key_bytes", MOST_KEY_BYTES), ("keys_below", 2**53)):
-        if has_keys and key in table.content and "labels" not in table.content:
-            settings[key] = table.whole(key, 1 if key == "key_bytes" else 2, most)
-            return
-    labels = table.take("labels", None)
-    if (
-        not isinstance(labels, list)
-        or not 1 <= len(labels) <= MOST_LABELS
-        or not all(type(label) in (str, int) for label in labels)
-        or len(set(labels)) < len(labels)
-    ):
-        raise table.fault(
-            "labels",
-            labels,
-            f"a list of 1 to {MOST_LABELS} distinct strings or integers. They are published, "
-            "whether any event has them or not, so do not take them from the events. If the keys "
-            "are not known, give key_bytes, the longest key in bytes, or keys_below for integers, "
-            "with a count, a distinct or a sum",
-        )
-    settings["labels"] = tuple(labels)
-
-
-def _add_bounds(table: FileTable, settings: dict[str, Any], kind: Kind, of: Of) -> None:
-    """Read the bounds on one user's contribution."""
-    has_keys = bool(settings.keys() & {"key_bytes", "keys_below"})
-    several = bool(settings.get("labels")) or has_keys or kind == "histogram"
-    if kind in ("mean", "variance", "quantiles"):
-        settings["each"] = table.number("each", above=0.0)
-        return
-    if several and (kind == "ratio" or "clip" not in table.content):
-        if has_keys:
-            numbers = MOST_LABELS
-        else:
-            numbers = len(settings.get("labels", ())) or len(settings["edges"]) - 1
-        settings["groups"] = table.whole("groups", 1, numbers)
-    if kind == "ratio":
-        return
-    if of == "distinct" and "clip" not in table.content:
-        settings["each"] = 1.0
-    elif ("each" in table.content) == ("clip" in table.content):
-        raise UnusableQueries(
-            f"{table.where}: give one bound on a user's contribution to a window: either each, the "
-            "maximum per number, or clip, the largest L2 norm",
-            "each",
-        )
-    else:
-        bound = "clip" if "clip" in table.content else "each"
-        settings[bound] = table.number(bound, above=0.0)
-    if has_keys and settings.get("clip"):
-        raise UnusableQueries(
-            f"{table.where}: clip is {settings['clip']:g}; private keys need the bounds each and "
-            "groups instead",
-            "clip",
-        )
-
-
-def _term(table: FileTable, key: str) -> Term:
-    """Read the numerator or the denominator of a ratio."""
-    given = table.take(key, None)
-    if not isinstance(given, dict):
-        raise table.fault(key, given, 'a table, as { where = { type = "view" }, each = 10 }')
-    inner = FileTable(f"{table.where}, {key}", given)
-    of: Any = inner.choice("of", _OF, "sum" if "column" in given else "count")
-    column = inner.text("column") if of == "sum" else ""
-    each = 1.0 if of == "distinct" else inner.number("each", above=0.0)
-    term = Term(of, column, _conditions(inner), each)
-    inner.finish()
-    return term
-
-
-def _conditions(table: FileTable) -> tuple[Condition, ...]:
-    given = table.take("where", {})
-    if not isinstance(given, dict):
-        raise table.fault("where", given, 'a table, as { region = "north" }')
-    return tuple(_condition(table, column, wanted) for column, wanted in given.items())
-
-
-def _condition(table: FileTable, column: str, wanted: Any) -> Condition:
-    if type(wanted) in (str, int):
-        return Condition(column, (wanted,))
-    if isinstance(wanted, list) and wanted and all(type(one) in (str, int) for one in wanted):
-        return Condition(column, tuple(wanted))
-    if isinstance(wanted, dict) and wanted and wanted.keys() <= {"at_least", "below"}:
-        inner = FileTable(f"{table.where}, where.{column}", wanted)
-        return Condition(
-            column,
-            None,
-            inner.number("at_least", -math.inf),
-            inner.number("below", math.inf),
-        )
-    raise table.fault(
-        f"where.{column}",
-        wanted,
-        "a string, an integer, a list of them, or { at_least = ..., below = ... }",
-    )
+        return Blocks()
+    return Blocks(corrections / (answers + corrections), size, windows)

@@ -1,8 +1,8 @@
 """Plans: the errors of a query's answers for several settings, computed from old events.
 
-A plan charges nothing and draws no noise from the operating system. It closes the windows of a file
-of events as an answerer does, and applies the ledger's rule to them, for all users at once. Its
-admissions are those of the service, if nothing else charges the dataset and it has no parent.
+A plan runs the answerer itself on a service in memory (``Turnstile.in_memory``), and looks at what
+each of its charges admitted, without the noise. So its admissions are those of the service, if
+nothing else charges the dataset and it has no parent.
 
 A plan is a function of the events, without noise. It is as private as they are.
 """
@@ -15,35 +15,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
-from accounting import Gaussian, noise_for_norm_budget
+from accounting import noise_for_norm_budget
 from accounting.exact.invalid_input import quoted
-from accounting.filters.payment import grant
-from accounting.release.clipping import clip_rows, row_norms
-from streams.answerer.corrections import Ratio, correct, ratio_of
+from accounting.release.clipping import row_norms
+from streams.answerer.corrections import MissingRatio, correct, ratio_of
 from streams.answerer.event_file import EventFile
 from streams.answerer.events import EventPlace
-from streams.answerer.kinds import AskedQuery, Floats
+from streams.answerer.kinds import Floats, Kind
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.pricing import Costs, costs_of, rho_of
-from streams.answerer.query_file import (
-    Query,
-    QueryFile,
-    UnusableQueries,
-    parse_queries,
-)
+from streams.answerer.published_answers import AnswerRecord, Correction
+from streams.answerer.query_file import Blocks, QueryFile, parse_queries
+from streams.answerer.query_keys import UnusableQueries
+from streams.answerer.window_answering import Answering
 from streams.answerer.windows import Calendar, InputState, Window, iso
-from streams.ledger.rule import Rule
+from streams.config import Config
 from streams.queries.continual_monitoring import quantile_of_noise
 from streams.records import Policy, User
+from streams.sdk.client import Turnstile
+from streams.sdk.dataset_requests import create
+from streams.sdk.memory_connection import MemoryConnection
 
 _REPETITIONS: Final = 20
 _SEED: Final = 1
 _SETTINGS: Final = 12
 _SLACK: Final = 0.05
 """How far below the confidence of the file the coverage of a month that holds may be."""
-_CORRECTABLE: Final = ("count", "distinct", "sum")
 
 
 class Part(NamedTuple):
@@ -52,12 +54,12 @@ class Part(NamedTuple):
     Attributes:
         users: (n,) numbers of users, in the order of the charge.
         rows: (n, d).
-        norms: (n,).
+        keys: the private keys of each user.
     """
 
     users: NDArray[np.int64]
     rows: Floats
-    norms: Floats
+    keys: list[list[int]]
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,11 @@ class Population:
     """The contributions of all users to all windows of a file of queries.
 
     Attributes:
-        users: the ids, by number.
+        users: how many there are.
         parts: by query and window number.
     """
 
-    users: list[User]
+    users: int
     parts: dict[tuple[int, int], Part]
 
     def windows(self, query: int) -> int:
@@ -79,8 +81,7 @@ class Population:
 
 def population_of(query_file: QueryFile, file: EventFile) -> Population:
     """Return the contributions of a file of events to every window of a file of queries."""
-    queries = tuple(replace(one, left_out=0.0, block=0, corrected=0) for one in query_file.queries)
-    state = InputState(replace(query_file, queries=queries))
+    state = InputState(replace(query_file, blocks=(Blocks(),) * len(query_file.queries)))
     numbers: dict[User, int] = {}
     parts: dict[tuple[int, int], Part] = {}
 
@@ -88,20 +89,20 @@ def population_of(query_file: QueryFile, file: EventFile) -> Population:
         while state.is_due(clock):
             window = state.calendar.next
             users, rows = state.content_of(window)
-            norms = row_norms(rows) if len(rows) else np.zeros(0)
-            present = np.flatnonzero(norms)
-            found = [numbers.setdefault(users[place], len(numbers)) for place in present.tolist()]
-            bound = state.asked[window.query].bound
+            keys = state.keys_of(window) if state.queries[window.query].keys else []
+            present = np.flatnonzero(row_norms(rows)).tolist() if len(rows) else []
             parts[window.query, window.number] = Part(
-                np.array(found, dtype=np.int64), rows[present], np.minimum(norms[present], bound)
+                np.array([numbers.setdefault(users[at], len(numbers)) for at in present], np.int64),
+                rows[present],
+                [keys[at] for at in present] if keys else [],
             )
             state.close(window)
 
     for offset, event in enumerate(file.events):
         state.take_event(EventPlace(0, offset), event)
         close(state.clock(1, {}))
-    close(query_file.source.closed)
-    return Population(list(numbers), parts)
+    close(query_file.closed)
+    return Population(len(numbers), parts)
 
 
 class Charges(NamedTuple):
@@ -111,83 +112,72 @@ class Charges(NamedTuple):
         admitted: by query, the sums of the admitted contributions to each window, (T, d).
         truth: by query, the sums of all contributions, (T, d).
         left_out: by query and window, the numbers of the users who were not admitted in full.
-        added_back: by query and block, the sum of what the windows left out, within the limit of a
-            block, (d,).
-        spent: (users, ...) in units.
+        added_back: by query, the sums of what the windows left out, within the limit of each block,
+            (blocks, d).
     """
 
     admitted: dict[int, Floats]
     truth: dict[int, Floats]
-    left_out: dict[tuple[int, int], NDArray[np.int64]]
-    added_back: dict[tuple[int, int], Floats]
-    spent: NDArray[np.int64]
+    left_out: dict[int, list[NDArray[np.int64]]]
+    added_back: dict[int, Floats]
 
 
-class _Accounts:
-    """The balances of all users under one policy."""
+class _Recorded(InputState):
+    """An input whose windows have the contributions of a population, already summed."""
 
-    def __init__(self, policy: Policy, users: int) -> None:
-        self._rule, self._clips = Rule(policy), policy.on_exhaustion == "clip"
-        shape = (users,) if self._rule.orders is None else (users, self._rule.orders)
-        self.spent = np.zeros(shape, dtype=np.int64)
-        self.base = self.spent  # a plan has no odometers
-        self.order, self.bound = np.zeros(users, dtype=np.uint8), np.zeros(users, dtype=np.uint8)
+    def __init__(self, query_file: QueryFile, people: Population) -> None:
+        super().__init__(query_file)
+        self._parts = people.parts
 
-    def charge(self, part: Part, noise: float, reserve: float) -> Floats:
-        """Charge users for a step, and return the granted norms."""
-        payment, _ = self._rule.payment(self, part.users, Gaussian(noise), part.norms, reserve)
-        granted, _ = grant([payment], part.norms, clip=self._clips)
-        self.spent[part.users] += payment.cost
-        return granted
+    def content_of(self, window: Window) -> tuple[list[User], Floats]:
+        part = self._parts[window.query, window.number]
+        return part.users.tolist(), part.rows
+
+    def keys_of(self, window: Window) -> list[list[int]]:
+        return self._parts[window.query, window.number].keys
 
 
-def charge_all(query_file: QueryFile, policy: Policy, population: Population) -> Charges:
-    """Charge every window and every block of a file to a population, as an answerer does."""
-    costs = costs_of(query_file, [policy])
-    accounts = _Accounts(policy, len(population.users))
-    queries, dimensions = query_file.queries, [one.dimension for one in costs.asked]
-    windows = [population.windows(number) for number in range(len(queries))]
-    admitted = {n: np.zeros((windows[n], dimensions[n])) for n in range(len(queries))}
-    truth = {n: np.zeros((windows[n], dimensions[n])) for n in range(len(queries))}
-    left_out: dict[tuple[int, int], NDArray[np.int64]] = {}
-    missing: defaultdict[int, list[Part]] = defaultdict(list)
-    lost_in: dict[tuple[int, int], Floats] = {}
-    calendar = Calendar(query_file)
-    while calendar.step < sum(windows) + len(lost_in) or calendar.next.is_block:
-        if (window := calendar.next).is_block:
-            lost_in[window.query, window.number] = _charge_block(
-                accounts, costs, window, missing[window.query]
-            )
-            missing[window.query] = []
-            calendar.advance()
-            continue
-        query, part = window.query, population.parts[window.query, window.number]
-        granted = accounts.charge(part, costs.noises[query], costs.reserve)
-        rows = clip_rows(part.rows, granted) if len(part.rows) else part.rows
-        admitted[query][window.number] = rows.sum(axis=0)
-        truth[query][window.number] = part.rows.sum(axis=0)
-        lost = part.rows - rows
-        places = np.flatnonzero(lost.any(axis=1))
-        left_out[query, window.number] = part.users[places]
-        if window.number < queries[query].corrected:
-            missing[query].append(Part(part.users[places], lost[places], part.norms[places]))
-        calendar.advance()
-    return Charges(admitted, truth, left_out, lost_in, accounts.spent)
+def charge_all(query_file: QueryFile, policy: Policy, people: Population) -> Charges:
+    """Answer every window and every block of a file for a population, in memory."""
+    numbers = {query.name: number for number, query in enumerate(query_file.queries)}
+    admitted: defaultdict[int, list[Floats]] = defaultdict(list)
+    truth: defaultdict[int, list[Floats]] = defaultdict(list)
+    left_out: defaultdict[int, list[NDArray[np.int64]]] = defaultdict(list)
+    added_back: defaultdict[int, list[Floats]] = defaultdict(list)
 
+    def look(record: AnswerRecord) -> None:
+        charge, number = answering.last_charge, numbers[record.query]
+        assert charge is not None
+        found = charge.admitted.sum(axis=0)
+        if isinstance(record, Correction):
+            added_back[number].append(found)
+            return
+        admitted[number].append(found)
+        truth[number].append(found + charge.left_out.sum(axis=0))
+        places = np.flatnonzero(charge.left_out.any(axis=1))
+        left_out[number].append(np.array(list(charge.users.select(places)), dtype=np.int64))
 
-def _charge_block(accounts: _Accounts, costs: Costs, window: Window, missing: list[Part]) -> Floats:
-    """Charge a block, and return the admitted sum of what its windows left out, (d,)."""
-    asked = costs.asked[window.query]
-    users = np.concatenate([part.users for part in missing])
-    unique, places = np.unique(users, return_inverse=True)
-    rows = np.zeros((len(unique), asked.dimension))
-    np.add.at(rows, places, np.concatenate([part.rows for part in missing]))
-    if not len(unique):
-        return np.zeros(asked.dimension)
-    norms = np.minimum(row_norms(rows), asked.bound * asked.query.block)
-    part = Part(unique, rows, norms)
-    granted = accounts.charge(part, costs.corrections[window.query], 0.0)
-    return np.asarray(clip_rows(rows, granted).sum(axis=0))
+    connection = MemoryConnection(1, Config().timeout)
+    alone: dict[str, Any] = dict.fromkeys(("parents", "share_of", "allow", "pseudonyms"), UNSET)
+    held = msgspec.structs.replace(policy, partitions=1, user_ids="mixed", **alone)
+    create(connection, held, connection.deadline(None))
+    with Turnstile(connection=connection) as turnstile:
+        answering = Answering(
+            query_file,
+            "plan",
+            lambda released: turnstile.run(policy.dataset, query_file.run, released=released),
+            MemoryJournal(MemoryTopics(), policy.dataset),
+            look,
+            noise=np.random.default_rng(_SEED),
+        )
+        answering.state = _Recorded(query_file, people)
+        answering.close_due(query_file.closed)
+    return Charges(
+        {number: np.array(rows) for number, rows in admitted.items()},
+        {number: np.array(rows) for number, rows in truth.items()},
+        dict(left_out),
+        {number: np.array(rows) for number, rows in added_back.items()},
+    )
 
 
 class Errors(NamedTuple):
@@ -219,21 +209,12 @@ def _noisy(random: np.random.Generator, sums: Floats, stddev: float) -> Floats:
 
 
 def errors_of(
-    raw: Floats, truth: Floats, noise: float, *, dimension: int, confidence: float, seed: int
+    query: Kind, raw: Floats, truth: Floats, noise: float, *, confidence: float, seed: int
 ) -> Errors:
     """Return the errors of answers that are not corrected."""
-    values = _noisy(np.random.default_rng(seed), raw, noise)
-    half = noise * quantile_of_noise(confidence, dimension)
-    return Errors.of(values, values - half, values + half, truth)
-
-
-def estimated_errors(
-    asked: AskedQuery, raw: Floats, truth: Floats, noise: float, *, confidence: float, seed: int
-) -> Errors:
-    """Return the errors of numbers that are computed from noisy sums, such as ratios."""
 
     def answered(sums: Floats, stddev: float) -> Floats:
-        found = [asked.answered(row, stddev, confidence) for row in sums]
+        found = [query.answered(row, stddev, confidence) for row in sums]
         numbers = [(one.value, one.lower, one.upper) for one in found]
         return np.array(numbers, dtype=np.float64).reshape(len(sums), 3, -1)
 
@@ -245,37 +226,15 @@ def estimated_errors(
     return Errors.of(values, lower, upper, answered(truth, 0.0)[:, 0])
 
 
-def added_back(charges: Charges, query: int, dimension: int) -> Floats:
-    """Return what the corrections of a query add back, (blocks, d)."""
-    sums = [found for (one, _), found in sorted(charges.added_back.items()) if one == query]
-    return np.array(sums).reshape(-1, dimension)
-
-
 def corrected_errors(
-    query: Query,
-    raw: Floats,
-    truth: Floats,
-    added_back: Floats,
-    noise: float,
-    stddev: float,
-    first: int | None,
-    *,
-    confidence: float,
-    seed: int,
+    query_file: QueryFile, number: int, charges: Charges, costs: Costs, *, seed: int
 ) -> Errors:
-    """Return the errors of corrected answers.
-
-    Args:
-        query: the query.
-        raw: (T, d), the admitted sums.
-        truth: (T, d), the sums of all users.
-        added_back: (blocks, d), the sums of what the windows of each block left out.
-        noise: the standard deviation of the noise in answers.
-        stddev: of the noise in corrections.
-        first: the first window of which a user can be left out; None if there is none.
-        confidence: of the intervals.
-        seed: of the noise.
-    """
+    """Return the errors of the corrected answers of a query."""
+    query, blocks = query_file.queries[number], query_file.blocks[number]
+    raw, noise, stddev = charges.admitted[number], costs.noises[number], costs.corrections[number]
+    added_back, confidence = charges.added_back[number], query_file.confidence
+    # The first window of which a user can be left out.
+    first = costs.worst_case.exhaustible_since(Calendar(query_file), number, len(raw) - 1)
     random, dimension = np.random.default_rng(seed), raw.shape[1]
     width = noise * quantile_of_noise(confidence, dimension)
     values = _noisy(random, raw, noise)
@@ -283,9 +242,9 @@ def corrected_errors(
     drawn = stddev * random.standard_normal((len(values), *added_back.shape))
     drawn[0] = 0.0  # for the bias
     for run in range(len(values)):
-        before: Ratio | None = None
+        before: MissingRatio | None = None
         for block, left_out in enumerate(added_back + drawn[run]):
-            where = slice(block * query.block, min((block + 1) * query.block, query.corrected))
+            where = slice(block * blocks.size, blocks.last_of(block) + 1)
             answers, spread = values[run, where].copy(), stddev
             if first is None or where.stop <= first:
                 left_out, spread = np.zeros(dimension), 0.0
@@ -294,7 +253,7 @@ def corrected_errors(
             found = correct(answers, noise, left_out, spread, before, confidence)
             values[run, where], lower[run, where], upper[run, where] = found
             before = ratio_of(answers, noise, left_out, spread)
-    return Errors.of(values, lower, upper, truth)
+    return Errors.of(values, lower, upper, charges.truth[number])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,11 +366,11 @@ def plan_of(
     for active in _grid(windows, asked.active_windows):
         for is_corrected in (False, True):
             changed = _changed(content, number, active, is_corrected).for_a_file()
-            if bool(changed.queries[number].block) is is_corrected:
+            if bool(changed.blocks[number].size) is is_corrected:
                 settings.append(_setting(changed, number, policy, population))
     least = query_file.confidence - _SLACK
     best = min(settings, key=lambda setting: (bool(setting.failing(least)), setting.rmse))
-    share = rho_of(policy) * asked.share
+    share = rho_of(policy) * query_file.shares[number]
     bounded, whole = (
         min(
             (
@@ -437,7 +396,7 @@ def plan_of(
 def _changed(content: Mapping[str, Any], number: int, active: int, is_corrected: bool) -> QueryFile:
     """Return a file with other ``active_windows`` of a query, corrected or not."""
     query = {**content["query"][number], "active_windows": active}
-    if query["kind"] in _CORRECTABLE:
+    if query["kind"] in ("count", "distinct", "sum"):
         query["correct"] = is_corrected
     queries = list(content["query"])
     queries[number] = query
@@ -459,7 +418,7 @@ def _planned(query_file: QueryFile, name: str | None) -> int:
     )
 
 
-def _can_be_planned(query: Query) -> bool:
+def _can_be_planned(query: Kind) -> bool:
     return bool(query.active_windows) and query.kind != "top" and not query.has_private_keys
 
 
@@ -470,38 +429,21 @@ def _grid(windows: int, own: float) -> list[int]:
 
 
 def _setting(query_file: QueryFile, number: int, policy: Policy, people: Population) -> Setting:
-    costs, query = costs_of(query_file, [policy]), query_file.queries[number]
-    windows = people.windows(number)
-    charges = charge_all(query_file, policy, people)
-    raw, truth, noise = charges.admitted[number], charges.truth[number], costs.noises[number]
-    if query.block:
-        first = costs.worst_case.exhaustible_since(Calendar(query_file), number, len(raw) - 1)
-        errors = corrected_errors(
-            query,
-            raw,
-            truth,
-            added_back(charges, number, raw.shape[1]),
-            noise,
-            costs.corrections[number],
-            first,
-            confidence=query_file.confidence,
-            seed=_SEED,
-        )
+    costs, charges = costs_of(query_file, [policy]), charge_all(query_file, policy, people)
+    noise = costs.noises[number]
+    if query_file.blocks[number].size:
+        errors = corrected_errors(query_file, number, charges, costs, seed=_SEED)
     else:
-        errors = _uncorrected(query_file, query, raw, truth, noise)
-    left_out = [charges.left_out[number, window] for window in range(windows)]
-    return _described(query_file, query, number, noise, errors, left_out)
+        raw, truth = charges.admitted[number], charges.truth[number]
+        errors = _uncorrected(query_file, number, raw, truth, noise)
+    return _described(query_file, number, noise, errors, charges.left_out[number])
 
 
 def _uncorrected(
-    query_file: QueryFile, query: Query, raw: Floats, truth: Floats, noise: float
+    query_file: QueryFile, number: int, raw: Floats, truth: Floats, noise: float
 ) -> Errors:
-    confidence = query_file.confidence
-    if query.kind in _CORRECTABLE:
-        dimension = raw.shape[1]
-        return errors_of(raw, truth, noise, dimension=dimension, confidence=confidence, seed=_SEED)
-    asked = AskedQuery(query)
-    return estimated_errors(asked, raw, truth, noise, confidence=confidence, seed=_SEED)
+    query, confidence = query_file.queries[number], query_file.confidence
+    return errors_of(query, raw, truth, noise, confidence=confidence, seed=_SEED)
 
 
 def baseline(
@@ -512,12 +454,12 @@ def baseline(
     Every user counts in the first so many windows with a contribution, or, if ``is_whole``, the
     whole vector of a user is scaled to the norm of so many full windows.
     """
-    asked = AskedQuery(query_file.queries[number])
+    query = query_file.queries[number]
     parts = [people.parts[number, window] for window in range(people.windows(number))]
-    counted, squares = np.zeros(len(people.users)), np.zeros(len(people.users))
+    counted, squares = np.zeros(people.users), np.zeros(people.users)
     for part in parts:
-        squares[part.users] += np.square(part.norms)
-    longest = math.sqrt(count) * asked.bound
+        squares[part.users] += np.square(np.minimum(row_norms(part.rows), query.bound))
+    longest = math.sqrt(count) * query.bound
     scales = longest / np.maximum(np.sqrt(squares), longest)
     raw, truth, left_out = [], [], []
     for part in parts:
@@ -526,15 +468,14 @@ def baseline(
         truth.append(part.rows.sum(axis=0))
         left_out.append(part.users[kept < 1.0])
         counted[part.users] += 1
-    noise = noise_for_norm_budget(count * asked.bound**2, rho)
-    errors = _uncorrected(query_file, asked.query, np.array(raw), np.array(truth), noise)
-    query = replace(asked.query, active_windows=float(count), left_out=0.0, block=0)
-    return _described(query_file, query, number, noise, errors, left_out)
+    noise = noise_for_norm_budget(count * query.bound**2, rho)
+    errors = _uncorrected(query_file, number, np.array(raw), np.array(truth), noise)
+    found = _described(query_file, number, noise, errors, left_out)
+    return replace(found, active_windows=float(count), block_windows=0, left_out=0.0)
 
 
 def _described(
     query_file: QueryFile,
-    query: Query,
     number: int,
     noise: float,
     errors: Errors,
@@ -550,9 +491,9 @@ def _described(
         if 2 * len(places) >= fullest:
             months.append(Month(month=name, **_summary(errors, places, left_out)))
     return Setting(
-        active_windows=query.active_windows,
-        block_windows=query.block,
-        left_out=query.left_out,
+        active_windows=query_file.queries[number].active_windows,
+        block_windows=query_file.blocks[number].size,
+        left_out=query_file.blocks[number].left_out,
         noise_stddev=noise,
         **_summary(errors, np.arange(len(names)), left_out),
         months=months,

@@ -30,12 +30,11 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 
-from accounting.release import KeySelection
-from streams.answerer.corrections import Ratio, correct, ratio_of
+from streams.answerer.corrections import correct, ratio_of
 from streams.answerer.event_file import EventFile
 from streams.answerer.events import EventPlace, SkipReason
 from streams.answerer.journal import Journal, JournalEntry, LeftOutAmounts, RunHistory, Superseded
-from streams.answerer.kinds import Answered, Floats
+from streams.answerer.kinds import Floats, Kind, order_of
 from streams.answerer.pricing import costs_of
 from streams.answerer.published_answers import (
     AnswerRecord,
@@ -45,7 +44,8 @@ from streams.answerer.published_answers import (
     correction_of,
     raw_of,
 )
-from streams.answerer.query_file import QueryFile, UnusableQueries
+from streams.answerer.query_file import Blocks, QueryFile
+from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.running_totals import RunningTotal
 from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.queries.continual_monitoring import ChargedUsers, KeyRelease, QueryAnswerer, Release
@@ -96,7 +96,10 @@ class AlreadyAnswered(UnusableQueries):
 
 
 class Answering:
-    """One start of an answerer. Not to be shared between threads.
+    """One life of an answerer. Not to be shared between threads.
+
+    The constructor takes over the run: afterwards ``state.positions`` has the offsets from which
+    the input has to be read again.
 
     Args:
         query_file: the file of queries.
@@ -105,12 +108,19 @@ class Answering:
         journal: the journal and the published answers.
         announce: called with every answer and correction after its publication.
         charge_again: whether to answer windows that another run of the dataset has answered.
-        noise: draws the noise, for tests; None for the operating system.
+        noise: draws the noise, for tests and plans; None for the operating system.
 
     Attributes:
         state: the state of the input.
         last_charge: the users of the last step, and the decision about them: sensitive. None before
             the first step.
+
+    Raises:
+        UnusableQueries: the run has another file or another input, or cannot be charged.
+        AlreadyAnswered: another run has answered a window that is next.
+        InconsistentRun: the journal does not agree with the charges or the published answers.
+        Superseded: another answerer has begun meanwhile.
+        TurnstileError: the run cannot be opened.
     """
 
     def __init__(
@@ -125,58 +135,33 @@ class Answering:
         noise: np.random.Generator | None = None,
     ) -> None:
         self.query_file = query_file
-        self.state = InputState(query_file)
         self._source = source
         self._open_run = open_run
         self._journal = journal
         self._announce = announce
-        self._noise = noise
         self.last_charge: ChargedUsers | None = None
         self._charge_again = charge_again
         self._runs: defaultdict[str, RunHistory] = defaultdict(RunHistory)
-        self._history = self._runs[query_file.run]
+        self._history = history = self._runs[query_file.run]
         self._totals: dict[str, RunningTotal] = {}
         self._block_totals: dict[str, RunningTotal] = {}
         self._owner = uuid4().hex
         self._logged: dict[SkipReason, int] = {}
-
-    def start(self) -> None:
-        """Take over the run, and find the offsets from which the input has to be read again.
-
-        Raises:
-            UnusableQueries: the run has another file or another input, or cannot be charged.
-            AlreadyAnswered: another run has answered a window that is next.
-            InconsistentRun: the journal does not agree with the charges or the published answers.
-            Superseded: another answerer has begun meanwhile.
-            TurnstileError: the run cannot be opened.
-        """
-        history = self._history
         self._catch_up()
         self._check_same()
         try:
-            for window in Calendar(self.query_file, history.released + 1).windows():
-                if window.end <= self.query_file.source.end:
+            for window in Calendar(query_file, history.released + 1).windows():
+                if window.end <= query_file.end:
                     self._check_unanswered(window)
         except AlreadyAnswered:
             self._publish_last()  # its users have been charged for it
             raise
-        for _ in range(_BEGINNINGS):
-            released = history.released
-            # Step 1.
-            run = self._open(released)
-            if run is None:
-                continue
-            # Step 2.
-            self._write("begin", run, released + 1)
-            if history.released == released:
-                break
-        else:
-            raise Superseded("other answerers keep answering this run: run only one")
+        self._run = self._take_over()  # steps 1 and 2
         self._check_same()  # another answerer may have begun since the first check
-        self._run = run
-        self.state = InputState(self.query_file, step=history.released + 1)
-        self._prepare(run)
-        self._check_charged(run)
+        self.state = InputState(query_file, step=history.released + 1)
+        self._costs = costs_of(query_file, [self._run.policy, *self._run.outer])
+        self._prepare(noise)
+        self._check_charged()
         # Step 3.
         self._publish_last()
         self._journal.delete(history.pop_obsolete())
@@ -186,6 +171,27 @@ class Answering:
             self._block_totals = dict(history.answered.block_totals)
         if (at := history.begun) is not None:
             self.state.resume(at.positions, at.clocks, at.begins)
+
+    def _take_over(self) -> Run:
+        """Open the run after the last answer in the journal, and write a begin entry."""
+        for _ in range(_BEGINNINGS):
+            released = self._history.released
+            # Step 1.
+            try:
+                run = self._open_run(released)
+            except InvalidRequest as error:
+                self._catch_up()
+                if self._history.released != released:
+                    continue  # another answerer has answered more since the entries were read
+                raise InconsistentRun(
+                    f"{error}. According to the journal, step {released} was answered last"
+                ) from error
+            # Step 2.
+            self._owner = uuid4().hex  # one for each attempt
+            self._write("begin", run, released + 1)
+            if self._history.released == released:
+                return run
+        raise Superseded("other answerers keep answering this run: run only one")
 
     @property
     def replay_until(self) -> dict[int, int]:
@@ -237,7 +243,7 @@ class Answering:
             "answered",
             self._run,
             window.step,
-            msgspec.json.encode(record),
+            answer=msgspec.json.encode(record),
             block=block,
             left_out=left_out,
             corrects=record.query if window.is_block else "",
@@ -250,20 +256,33 @@ class Answering:
     def _answer(self, window: Window) -> tuple[PrivateAnswer, str, LeftOutAmounts]:
         """Charge a window; return its answer, and what it left out for the block that it is in."""
         self._check_unanswered(window)
-        state, query = self.state, self.query_file.queries[window.query]
-        answerer = self._answerers[window.query]
-        release = self._charge(answerer, window, *state.content_of(window))
-        state.close(window)
-        asked, confidence = state.asked[window.query], self.query_file.confidence
+        query, blocks = self._query_of(window)
+        answerer, calendar = self._answerers[window.query], self.state.calendar
+        release = self._charge(answerer, window, *self.state.content_of(window))
+        self.state.close(window)
+        confidence, worst_case = self.query_file.confidence, self._costs.worst_case
         if isinstance(release, KeyRelease):
-            answered = asked.answered_keys(release, confidence)
+            answered = query.answered_keys(release, confidence)
         else:
             value = np.atleast_1d(release.value)
-            answered = asked.answered(value, release.noise_stddev, confidence)
-            if query.running_total:
+            answered = query.answered(value, release.noise_stddev, confidence)
+            if query.sums:
                 _add(self._totals, query.name, window, value, release.noise_stddev**2)
-        answer = self._answer_of(window, release, answered)
-        if window.number >= query.corrected:
+        since, until = worst_case.exhaustible_since(calendar, window.query, window.number), None
+        is_in_block = window.number < blocks.windows
+        if is_in_block and self._leaves_out(window.query, window.number // blocks.size):
+            until = calendar.block_end(window.query, window.number // blocks.size)
+        answer = answer_of(
+            self.query_file,
+            window,
+            release,
+            answered,
+            worst_case_left=worst_case.left(calendar.numbers, window.query),
+            exhaustible_since=None if since is None else calendar.window(window.query, since).start,
+            block_end=until,
+            total=self._totals.get(query.name),
+        )
+        if not is_in_block:
             return answer, "", LeftOutAmounts()
         charged = answerer.last_charge
         assert charged is not None
@@ -272,37 +291,41 @@ class Answering:
         amounts = charged.left_out[places].astype("<f8").tobytes()
         return answer, query.name, LeftOutAmounts(users, amounts)
 
+    def _query_of(self, window: Window) -> tuple[Kind, Blocks]:
+        return self.query_file.queries[window.query], self.query_file.blocks[window.query]
+
     def _correction(self, window: Window) -> Correction:
         """Charge a block for what its windows left out, and return their corrected answers."""
-        query_file, query = self.query_file, self.query_file.queries[window.query]
-        asked, block = self.state.asked[window.query], self._block(window.query)
-        answers = [msgspec.json.decode(one.answer, type=PrivateAnswer) for one in block.windows]
+        query, _ = self._query_of(window)
+        entries = self._open_block(window.query)
+        answered = [entry for entry in entries if not entry.corrects]
+        answers = [msgspec.json.decode(entry.answer, type=PrivateAnswer) for entry in answered]
+        raw, noise, before = raw_of(answers), answers[0].noise_stddev, None
+        if entries[0].corrects:
+            last = msgspec.json.decode(entries[0].answer, type=Correction)
+            left_out = np.atleast_1d(np.array(last.left_out, dtype=float))
+            before = ratio_of(raw_of(last.windows), noise, left_out, last.left_out_stddev)
         leaves_out = self._leaves_out(window.query, window.number)
-        answerer = self._correctors[window.query]
-        users, rows = block.left_out(asked.dimension)
-        if not leaves_out:  # no noise is needed then
-            users, rows = [], rows[:0]
-        release = self._charge(answerer, window, users, rows)
+        # No noise is needed if it is public that no user was left out.
+        users, rows = _left_out_of(answered if leaves_out else [], query.dimension)
+        release = self._charge(self._correctors[window.query], window, users, rows)
         self.state.close(window)
         left_out, stddev = np.atleast_1d(release.value), release.noise_stddev
         if not leaves_out:
-            left_out, stddev = np.zeros(asked.dimension), 0.0
-        raw, noise = raw_of(answers), answers[0].noise_stddev
-        if query.running_total:
+            left_out, stddev = np.zeros(query.dimension), 0.0
+        if query.sums:
             variance = len(raw) * noise**2 + stddev**2
-            total = raw.sum(axis=0) + left_out
-            _add(self._block_totals, query.name, window, total, variance)
+            _add(self._block_totals, query.name, window, raw.sum(axis=0) + left_out, variance)
         if leaves_out and query.is_never_negative:
             left_out = np.maximum(left_out, 0.0)
-        corrected = correct(raw, noise, left_out, stddev, block.before(), query_file.confidence)
-        total_so_far = self._block_totals.get(query.name)
-        return correction_of(query_file, window, answers, corrected, left_out, stddev, total_so_far)
+        corrected = correct(raw, noise, left_out, stddev, before, self.query_file.confidence)
+        total = self._block_totals.get(query.name)
+        return correction_of(self.query_file, window, answers, corrected, left_out, stddev, total)
 
     def _leaves_out(self, query: int, block: int) -> bool:
         """Return whether the charges of this run can leave a user out of a block. It is public."""
-        asked, calendar = self.query_file.queries[query], self.state.calendar
-        worst_case = self._costs.worst_case
-        return worst_case.exhaustible_since(calendar, query, asked.last_of(block)) is not None
+        calendar, last = self.state.calendar, self.query_file.blocks[query].last_of(block)
+        return self._costs.worst_case.exhaustible_since(calendar, query, last) is not None
 
     def _charge(
         self, answerer: QueryAnswerer, window: Window, users: list[User], rows: Floats
@@ -327,48 +350,31 @@ class Answering:
         self.last_charge = answerer.last_charge
         return release
 
-    def _block(self, query: int) -> OpenBlock:
-        """Return the journal entries of a query's open block.
+    def _open_block(self, query: int) -> list[JournalEntry]:
+        """Return the entries of a query's open block, after that of the correction before, if any.
 
         Raises:
             InconsistentRun: entries are missing.
         """
-        asked, expected = self.query_file.queries[query], self.state.calendar.open_windows(query)
-        entries = self._history.blocks[asked.name]
-        found = OpenBlock([entries[step] for step in sorted(entries)])
-        if len(found.windows) != expected:
-            raise InconsistentRun(
-                f"the journal has {len(found.windows)} of the {expected} answers of query "
-                f"{asked.name!r} that are not corrected yet"
-            )
-        return found
-
-    def _answer_of(self, window: Window, release: Release, answered: Answered) -> PrivateAnswer:
-        """Return the record to publish for a window that has closed."""
-        calendar, query, worst_case = self.state.calendar, window.query, self._costs.worst_case
-        asked, end = self.query_file.queries[query], None
-        since = worst_case.exhaustible_since(calendar, query, window.number)
-        if window.number < asked.corrected:
-            block = window.number // asked.block
-            end = calendar.block_end(query, block) if self._leaves_out(query, block) else None
-        return answer_of(
-            self.query_file,
-            window,
-            release,
-            answered,
-            worst_case_left=worst_case.left(calendar.numbers, query),
-            exhaustible_since=None if since is None else calendar.window(query, since).start,
-            block_end=end,
-            total=self._totals.get(asked.name),
+        name, expected = (
+            self.query_file.queries[query].name,
+            self.state.calendar.open_windows(query),
         )
+        entries = [entry for _, entry in sorted(self._history.blocks[name].items())]
+        count = sum(not entry.corrects for entry in entries)
+        if count != expected:
+            raise InconsistentRun(
+                f"the journal has {count} of the {expected} answers of query {name!r} that are not "
+                "corrected yet"
+            )
+        return entries
 
-    def _write(self, kind: Any, run: Run, step: int, answer: bytes = b"", **block: Any) -> None:
+    def _write(self, kind: Any, run: Run, step: int, **content: Any) -> None:
         """Write a journal entry and read it back.
 
         Raises:
             Superseded: another answerer has begun before it.
         """
-        state, is_begin = self.state, kind == "begin"
         entry = JournalEntry(
             kind=kind,
             dataset=self.query_file.dataset,
@@ -378,18 +384,15 @@ class Answering:
             step=step,
             query_file=self.query_file.digest,
             source=self._source,
-            positions={} if is_begin else dict(state.positions),
-            begins={} if is_begin else state.begins(),
-            clocks={} if is_begin else dict(state.clocks),
-            windows=state.calendar.closed() if answer else {},
-            totals=dict(self._totals) if answer else {},
-            block_totals=dict(self._block_totals) if answer else {},
-            answer=answer,
-            answers_end=self._journal.end() if answer else 0,
-            **block,
+            **content,
         )
-        if is_begin:
-            self._owner = entry.owner = uuid4().hex  # one for each attempt
+        if kind != "begin":
+            entry.positions, entry.clocks = dict(self.state.positions), dict(self.state.clocks)
+            entry.begins = self.state.begins()
+        if kind == "answered":
+            entry.windows = self.state.calendar.closed()
+            entry.totals, entry.block_totals = dict(self._totals), dict(self._block_totals)
+            entry.answers_end = self._journal.end()
         self._journal.append(entry)
         self._catch_up()
         self._check_owner()
@@ -435,60 +438,45 @@ class Answering:
             self._logged = known
             logger.warning("skipped events so far: %s", self.state.skipped_text())
 
-    def _prepare(self, run: Run) -> None:
-        """Compute noise and prices, before anything is charged.
+    def _prepare(self, noise: np.random.Generator | None) -> None:
+        """Make what answers each query, before anything is charged.
 
         Raises:
             UnusableQueries: names the query.
         """
-        self._costs = costs = costs_of(self.query_file, [run.policy, *run.outer])
-        self._answerers = []
-        self._selections: list[KeySelection | None] = []
+        run, costs = self._run, self._costs
+        self._answerers: list[QueryAnswerer] = []
+        self._selections = [
+            query.selection(stddev)
+            for query, stddev in zip(self.query_file.queries, costs.noises, strict=True)
+        ]
         self._correctors: dict[int, QueryAnswerer] = {}
-        for number, one in enumerate(costs.asked):
-            query, noise = one.query, self._noise
+        pairs = zip(self.query_file.queries, self.query_file.blocks, strict=True)
+        for number, (query, blocks) in enumerate(pairs):
             try:
-                answerer = QueryAnswerer(
-                    run,
-                    noise_stddev=costs.noises[number],
-                    clip_norm=one.bound,
-                    reserve=costs.reserve,
-                    noise=noise,
+                self._answerers.append(
+                    QueryAnswerer(
+                        run,
+                        noise_stddev=costs.noises[number],
+                        clip_norm=query.bound,
+                        reserve=costs.reserve,
+                        noise=noise,
+                    )
                 )
-                self._selections.append(one.selection(costs.noises[number]))
-                if query.block:
+                if blocks.size:
                     self._correctors[number] = QueryAnswerer(
                         run,
                         noise_stddev=costs.corrections[number],
-                        clip_norm=one.bound * query.block,
+                        clip_norm=query.bound * blocks.size,
                         noise=noise,
                     )
             except InvalidRequest as error:
                 raise UnusableQueries(f"query {query.name!r}: {error}") from error
-            self._answerers.append(answerer)
-        kinds = {"integer": True, "string": False}
-        known = kinds.get(str(run.policy.user_ids))
-        if known is not None and known is not self.query_file.source.integers:
+        ids = str(run.policy.user_ids)
+        if ids in ("integer", "string") and ids != self.query_file.source.users:
             raise UnusableQueries(
-                f"[input]: the users of dataset {run.dataset!r} have {run.policy.user_ids} ids: "
-                f'set users = "{run.policy.user_ids}"'
+                f'[input]: the users of dataset {run.dataset!r} have {ids} ids: set users = "{ids}"'
             )
-
-    def _open(self, released: int) -> Run | None:
-        """Open the run; None if another answerer has answered more since the entries were read.
-
-        Raises:
-            InconsistentRun: the charges do not agree with the journal.
-        """
-        try:
-            return self._open_run(released)
-        except InvalidRequest as error:
-            self._catch_up()
-            if self._history.released != released:
-                return None
-            raise InconsistentRun(
-                f"{error}. According to the journal, step {released} was answered last"
-            ) from error
 
     def _check_unanswered(self, window: Window) -> None:
         """Check that no other run of the dataset has answered a window, as far as it was read.
@@ -539,14 +527,14 @@ class Answering:
                     "run",
                 )
 
-    def _check_charged(self, run: Run) -> None:
+    def _check_charged(self) -> None:
         """Check that the charges, the journal and the published answers agree.
 
         Raises:
             InconsistentRun: they do not.
             Superseded: another answerer has begun and answered since the entries were read.
         """
-        history = self._history
+        history, run = self._history, self._run
         following = history.released + 1
         if run.step != following:
             raise InconsistentRun(
@@ -566,44 +554,19 @@ class Answering:
             raise InconsistentRun(
                 f"the answer to step {last} of run {run.name!r} is published, but not journaled"
             )
-        for number, query in enumerate(self.query_file.queries):
-            if query.block:
-                self._block(number)
+        for number in self._correctors:
+            self._open_block(number)
 
 
-class OpenBlock:
-    """The answers of a block of windows whose correction is due.
-
-    Args:
-        entries: the journal entries of its windows in their order, after that of the correction
-            before, if there is one.
-
-    Attributes:
-        windows: the entries of its windows.
-    """
-
-    def __init__(self, entries: list[JournalEntry]) -> None:
-        self.windows = [entry for entry in entries if not entry.corrects]
-        self._corrections = [entry for entry in entries if entry.corrects]
-
-    def left_out(self, dimension: int) -> tuple[list[User], Floats]:
-        """Return what the windows left out of each user's contributions, (n, d), summed."""
-        total: dict[User, Floats] = {}
-        for entry in self.windows:
-            amounts = np.frombuffer(entry.left_out.amounts, dtype="<f8").reshape(-1, dimension)
-            for user, row in zip(entry.left_out.users, amounts, strict=True):
-                total[user] = total[user] + row if user in total else row
-        users = sorted(total, key=lambda user: (isinstance(user, str), user))
-        return users, np.array([total[user] for user in users]).reshape(-1, dimension)
-
-    def before(self) -> Ratio | None:
-        """Return the ratio of the block before; None for the first block of a query."""
-        if not self._corrections:
-            return None
-        correction = msgspec.json.decode(self._corrections[-1].answer, type=Correction)
-        noise = msgspec.json.decode(self.windows[0].answer, type=PrivateAnswer).noise_stddev
-        left_out = np.atleast_1d(np.array(correction.left_out, dtype=float))
-        return ratio_of(raw_of(correction.windows), noise, left_out, correction.left_out_stddev)
+def _left_out_of(entries: list[JournalEntry], dimension: int) -> tuple[list[User], Floats]:
+    """Return what windows left out of each user's contributions, (n, d), summed."""
+    total: dict[User, Floats] = {}
+    for entry in entries:
+        amounts = np.frombuffer(entry.left_out.amounts, dtype="<f8").reshape(-1, dimension)
+        for user, row in zip(entry.left_out.users, amounts, strict=True):
+            total[user] = total[user] + row if user in total else row
+    users = sorted(total, key=order_of)
+    return users, np.array([total[user] for user in users]).reshape(-1, dimension)
 
 
 def _add(
@@ -626,7 +589,6 @@ def answer_file(answering: Answering, file: EventFile) -> None:
         UnusableQueries: nothing more can be answered.
         TurnstileError: as ``Answering.close_due``.
     """
-    answering.start()
     state, replay_until = answering.state, answering.replay_until.get(0, 0)
     for offset, event in enumerate(file.events[:replay_until]):
         state.take_event(EventPlace(0, offset), event)
@@ -634,4 +596,4 @@ def answer_file(answering: Answering, file: EventFile) -> None:
     for offset, event in enumerate(file.events):
         state.take_event(EventPlace(0, offset), event)
         answering.close_due(state.clock(1, {}))
-    answering.close_due(answering.query_file.source.closed)
+    answering.close_due(answering.query_file.closed)

@@ -35,8 +35,8 @@ from streams.answerer.events import (
     UserEvent,
     skipped_text,
 )
-from streams.answerer.kinds import AskedQuery, Content, Floats
-from streams.answerer.query_file import Query, QueryFile
+from streams.answerer.kinds import Content, Floats
+from streams.answerer.query_file import QueryFile
 from streams.answerer.spacing import NEVER, Spacing
 from streams.records import User
 
@@ -107,28 +107,26 @@ class Calendar:
     """
 
     def __init__(self, query_file: QueryFile, step: int = 0) -> None:
-        self._source, self.limits = query_file.source, query_file.limits
-        self._queries, spacings = query_file.queries, query_file.spacings
-        windows = [
-            _Span(number, spacings[number], query.panes, limit=limit)
-            for number, (query, limit) in enumerate(
-                zip(self._queries, query_file.limits, strict=True)
-            )
+        self._queries, self._blocks = query_file.queries, query_file.blocks
+        self._lateness, self.limits = query_file.source.lateness.ms, query_file.limits
+        parts = zip(query_file.spacings, self._queries, query_file.limits, strict=True)
+        self._spans = [
+            _Span(number, spacing, query.panes, limit=limit)
+            for number, (spacing, query, limit) in enumerate(parts)
         ]
-        blocks = [
-            _Span(
-                number,
-                spacings[number],
-                query.block - 1 + query.panes,
-                query.block,
-                limit=query.blocks,
-                most=query.corrected - 1 + query.panes,
-                is_block=True,
-            )
-            for number, query in enumerate(self._queries)
-            if query.block
-        ]
-        self._spans = windows + blocks
+        for number, (query, blocks) in enumerate(zip(self._queries, self._blocks, strict=True)):
+            if blocks.size:
+                self._spans.append(
+                    _Span(
+                        number,
+                        query_file.spacings[number],
+                        blocks.size - 1 + query.panes,
+                        blocks.size,
+                        limit=blocks.number,
+                        most=blocks.windows - 1 + query.panes,
+                        is_block=True,
+                    )
+                )
         self._numbers = [0] * len(self._spans)
         self._jump_towards(step)
         self.next = self._next()
@@ -147,16 +145,11 @@ class Calendar:
 
     def open_windows(self, query: int) -> int:
         """Return how many windows of a query have closed since its last block that has closed."""
-        asked = self._queries[query]
-        closed = min(self.numbers[query], asked.corrected)
-        return max(0, closed - asked.block * self._blocks_closed(query))
-
-    def _blocks_closed(self, query: int) -> int:
-        return sum(
-            number
-            for span, number in zip(self._spans, self._numbers, strict=True)
-            if span.is_block and span.query == query
-        )
+        blocks, closed_blocks = self._blocks[query], 0
+        for span, number in zip(self._spans, self._numbers, strict=True):
+            if span.is_block and span.query == query:
+                closed_blocks = number
+        return max(0, min(self.numbers[query], blocks.windows) - blocks.size * closed_blocks)
 
     def advance(self) -> None:
         """Close the next window."""
@@ -171,7 +164,7 @@ class Calendar:
 
     def block_end(self, query: int, block: int) -> int:
         """Return the end of a block, in ms since 1970."""
-        return self.window(query, self._queries[query].last_of(block)).end
+        return self.window(query, self._blocks[query].last_of(block)).end
 
     def window(self, place: int, number: int) -> Window:
         """Return a window of a query, by its place in the file, or a block, by its number from 0.
@@ -180,12 +173,8 @@ class Calendar:
         """
         span = self._spans[place]
         start, end = span.begin(number), span.end(number)
-        closes = end + self._source.lateness
-        step = self._step_of(place, number)
-        return Window(step, span.query, number, start, end, closes, span.is_block)
-
-    def _step_of(self, place: int, number: int) -> int:
-        return sum(self._closed_before(place, number))
+        step = sum(self._closed_before(place, number))
+        return Window(step, span.query, number, start, end, end + self._lateness, span.is_block)
 
     def _closed_before(self, place: int, number: int) -> list[int]:
         end = self._spans[place].end(number)
@@ -213,7 +202,7 @@ class Calendar:
         )
 
         def step_of(number: int) -> int:
-            return self._step_of(frequent, number)
+            return sum(self._closed_before(frequent, number))
 
         number = bisect.bisect_right(range(step + 1), step, key=step_of) - 1
         if number >= 0:
@@ -234,14 +223,12 @@ class Panes:
 
     Args:
         spacing: of its panes.
-        query: the query.
-        lateness: how long after its end a window waits.
+        panes: the number of panes of a window.
+        lateness: how long after its end a window waits, in ms.
     """
 
-    def __init__(self, spacing: Spacing, query: Query, lateness: int) -> None:
-        self._last_pane = spacing.last
-        self._panes = query.panes
-        self._lateness = lateness
+    def __init__(self, spacing: Spacing, panes: int, lateness: int) -> None:
+        self._last_pane, self._panes, self._lateness = spacing.last, panes, lateness
         # Each user's events of one pane that count in the same windows.
         self._buckets: dict[tuple[int, int], Content] = {}
 
@@ -295,7 +282,7 @@ class InputState:
         step: of the window that closes next.
 
     Attributes:
-        asked: the queries.
+        queries: of the file.
         calendar: finds the window that closes next.
         positions: by partition, the offset of the next event.
         clocks: by partition, the latest time, in ms.
@@ -306,18 +293,20 @@ class InputState:
 
     def __init__(self, query_file: QueryFile, *, step: int = 0) -> None:
         source = query_file.source
-        self.asked = list(map(AskedQuery, query_file.queries))
+        self.queries = query_file.queries
         self.calendar = Calendar(query_file, step)
         self.positions: dict[int, int] = {}
         self.clocks: dict[int, int] = {}
         self.skipped: Counter[SkipReason] = Counter()
         self.incomplete: Counter[tuple[str, str]] = Counter()
-        self._source = source
+        self._by_arrival = source.by_arrival
+        self._ahead, self._lateness = source.ahead.ms, source.lateness.ms
+        self._start, self._end = query_file.start, query_file.end
         self._reader = EventReader(source)
         self._spacings = query_file.spacings
         self._panes = [
-            Panes(spacing, query, source.lateness)
-            for spacing, query in zip(self._spacings, query_file.queries, strict=True)
+            Panes(spacing, query.panes, self._lateness)
+            for spacing, query in zip(self._spacings, self.queries, strict=True)
         ]
         self._replaying: Mapping[int, int] = {}
         # The offset of the first event by its time, in stretches of the longest panes, and by
@@ -357,12 +346,12 @@ class InputState:
             return  # it was processed before
         again = offset < self._replaying.get(partition, 0)
         self.positions[partition] = offset + 1
-        clock = arrived if self._source.by_arrival else None
+        clock = arrived if self._by_arrival else None
         if isinstance(event, UserEvent):
-            ahead = NEVER if arrived is None else arrived + self._source.ahead + 1
-            if event.time >= min(self._source.end, ahead):
+            ahead = NEVER if arrived is None else arrived + self._ahead + 1
+            if event.time >= min(self._end, ahead):
                 event = SkipReason.AHEAD  # and it does not move the clock
-            elif not self._source.by_arrival:
+            elif not self._by_arrival:
                 clock = event.time
         if clock is not None:
             self.clocks[partition] = max(clock, self.clocks.get(partition, clock))
@@ -387,22 +376,22 @@ class InputState:
         Returns:
             Why the event does not count, if so, and the queries and columns it has no number for.
         """
-        if event.time < self._source.start:
+        if event.time < self._start:
             return SkipReason.BEFORE, []
         firsts = self._firsts.setdefault(event.time // self._stretch, {})
         firsts[place.partition] = min(place.offset, firsts.get(place.partition, place.offset))
         outcome, incomplete = None, []
-        for number, (asked, panes) in enumerate(zip(self.asked, self._panes, strict=True)):
-            added = asked.added(event)
+        for number, (query, panes) in enumerate(zip(self.queries, self._panes, strict=True)):
+            added = query.added(event.columns)
             if added is None:
                 outcome = outcome or SkipReason.INCOMPLETE
-                incomplete.append((asked.query.name, asked.query.column))
+                incomplete.append((query.name, query.column))
             if not added:
                 continue
             first, belongs, last = panes.windows_of(
                 event.time,
                 self.calendar.numbers[number],
-                arrived if self._source.by_arrival else None,
+                arrived if self._by_arrival else None,
             )
             if belongs >= (limit := self.calendar.limits[number]):
                 outcome = outcome or SkipReason.AHEAD
@@ -446,7 +435,7 @@ class InputState:
         if not times:
             return None
         # If all partitions were read to their ends, the latest event counts for all of them.
-        all_read = len(quiet) == partitions and not self._source.by_arrival
+        all_read = len(quiet) == partitions and not self._by_arrival
         return max(times) if all_read else min(times)
 
     @property
@@ -457,10 +446,10 @@ class InputState:
         the beginning of the longest window.
         """
         longest = max(
-            spacing.longest(one.query.panes)
-            for one, spacing in zip(self.asked, self._spacings, strict=True)
+            spacing.longest(query.panes)
+            for query, spacing in zip(self.queries, self._spacings, strict=True)
         )
-        return self._source.ahead + longest + self._source.lateness
+        return self._ahead + longest + self._lateness
 
     def begins(self) -> dict[int, int]:
         """Return the offsets by partition from which all events of later windows can be read
@@ -476,13 +465,13 @@ class InputState:
 
     def content_of(self, window: Window) -> tuple[list[User], Floats]:
         """Return the users of the window that closes next, and their contributions."""
-        asked = self.asked[window.query]
-        return asked.rows(self._panes[window.query].content(window.number))
+        content = self._panes[window.query].content(window.number)
+        return self.queries[window.query].rows(content)
 
     def keys_of(self, window: Window) -> list[list[int]]:
         """Return the private keys of these users, in their order."""
-        asked = self.asked[window.query]
-        return asked.keys_of(self._panes[window.query].content(window.number))
+        content = self._panes[window.query].content(window.number)
+        return self.queries[window.query].keys_of(content)
 
     def close(self, window: Window) -> None:
         """Advance to the next window or block."""

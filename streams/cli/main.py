@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from streams.answerer.journal import JournalUnavailable, Superseded
-from streams.answerer.query_file import UnusableQueries
+from streams.answerer.query_keys import UnusableQueries
 from streams.cli.commands import COMMANDS, GROUPS, Command
 from streams.cli.options import setting_option
 from streams.cli.printing import Exit, UnusableInput, close_unwritable_outputs, note, say

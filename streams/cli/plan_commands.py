@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from streams.answerer.file_tables import UNIT_MS
 from streams.answerer.query_file import QueryFile, read_query_file
 from streams.cli.printing import Exit, UnusableInput, note, plain, say, show, show_table
 from streams.cli.subjects import no_dataset
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from streams.answerer.query_plans import QueryPlan, Setting
     from streams.records import Policy
 
-_NONLINEAR: Final = ("mean", "variance", "ratio", "quantiles")
-"""Kinds whose intervals depend on the answer."""
 _SECONDS: Final = 2.0
 """A file can be checked and planned without a service, so this waits for one only for a moment."""
 
@@ -34,35 +31,37 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
     Raises:
         UnusableInput: rows of the input cannot be read, as ``events_of`` says.
     """
-    from streams.answerer.kinds import AskedQuery
     from streams.answerer.pricing import costs_of
     from streams.queries.continual_monitoring import quantile_of_noise
 
     policy, is_absent = _policy_of(query_file, options, config)
     costs = None if policy is None else costs_of(query_file, [policy])
     for number, query in enumerate(query_file.queries):
-        asked = AskedQuery(query)
         stddev = query.noise or (None if costs is None else costs.noises[number])
-        half, is_fixed = None, query.unit == "ms"
-        numbers = 1 if asked.keys else asked.dimension
-        if stddev is not None and query.kind not in _NONLINEAR:
+        half, blocks, every = None, query_file.blocks[number], query.every or query.window
+        numbers = 1 if query.keys else query.dimension
+        if stddev is not None and query.is_linear:
             half = stddev * quantile_of_noise(query_file.confidence, numbers)
-        selection = None if stddev is None else asked.selection(stddev)
+        selection = None if stddev is None else query.selection(stddev)
+        seconds = [
+            length / 1000 if unit == "ms" else None
+            for length, unit in (one.within(query_file.zone) for one in (query.window, every))
+        ]
         shown = {
             "query": query.name,
             "kind": query.kind,
-            "window": _length(query.window, query.unit),
-            "every": _length(query.every, query.unit),
-            "window_seconds": query.window / 1000 if is_fixed else None,
-            "every_seconds": query.every / 1000 if is_fixed else None,
+            "window": query.window.text,
+            "every": every.text,
+            "window_seconds": seconds[0],
+            "every_seconds": seconds[1],
             "numbers": numbers,
-            "norm_of_a_user": asked.bound,
+            "norm_of_a_user": query.bound,
             "noise_stddev": stddev,
             "interval_half_width": half,
             "active_windows": query.active_windows or None,
-            "block_windows": query.block or None,
-            "left_out": query.left_out or None,
-            "users_of_a_published_key": selection and selection.threshold / query.each,
+            "block_windows": blocks.size or None,
+            "left_out": blocks.left_out or None,
+            "users_of_a_published_key": selection and selection.threshold / query.cap,
             "chance_of_a_lone_key": selection and selection.chance(1),
             "correction_stddev": None if costs is None else costs.corrections[number] or None,
         }
@@ -77,14 +76,6 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
         only = "" if query_file.source.topic else " with --input: it names no topic"
         note(f"the file is usable{only}; nothing was charged")
     return Exit.OK
-
-
-def _length(length: int, unit: str) -> str:
-    """Return a length of time as a file of queries has it, in the largest unit that divides it."""
-    if unit == "ms":
-        unit = next(name for name in reversed(UNIT_MS) if length % UNIT_MS[name] == 0)
-        length //= UNIT_MS[unit]
-    return f"{length}{unit}"
 
 
 def _unknown_budget(query_file: QueryFile) -> str:

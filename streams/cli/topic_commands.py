@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import UnsetType
 
-from streams.answerer.query_file import Label, QueryFile, read_query_file
+from streams.answerer.query_file import QueryFile, read_query_file
+from streams.answerer.query_keys import Label
 from streams.cli.plan_commands import check, events_of, plan
 from streams.cli.printing import Exit, note, plain, say, show, start_log
 from streams.cli.subjects import client_of, ids, nothing_of, user_of, warn_of_absent

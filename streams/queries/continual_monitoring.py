@@ -131,11 +131,13 @@ class ChargedUsers:
     Attributes:
         users: those with a contribution other than zero; no other user was charged.
         decision: the decision about them, in the order of these users.
-        left_out: each user's contribution minus the part that was admitted, (n,) or (n, d).
+        admitted: the part of each user's contribution that was admitted, (n,) or (n, d).
+        left_out: the rest of it.
     """
 
     users: UserIds
     decision: StepDecision
+    admitted: NDArray[np.float64]
     left_out: NDArray[np.float64]
 
 
@@ -417,7 +419,7 @@ class QueryAnswerer:
             )
         self._released = decision.step
         admitted = clip_rows(rows[present], decision.granted)
-        self.last_charge = ChargedUsers(senders, decision, rows[present] - admitted)
+        self.last_charge = ChargedUsers(senders, decision, admitted, rows[present] - admitted)
         return decision.step, present, admitted
 
     def _on_grid(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:

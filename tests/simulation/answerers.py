@@ -20,7 +20,9 @@ import msgspec
 import numpy as np
 
 from streams.answerer.journal import JournalEntry, Superseded
-from streams.answerer.query_file import QueryFile, UnusableQueries
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
+from streams.answerer.query_file import QueryFile
+from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.window_answering import AlreadyAnswered, Answering
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import (
@@ -31,7 +33,6 @@ from streams.sdk.errors import (
     RequestRejected,
 )
 from streams.sdk.run import Run
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.simulation.clients import Plan
 from tests.simulation.clock import Fibre
 from tests.simulation.connection import Died, SimulatedConnection
@@ -229,7 +230,6 @@ class Answerer:
             charge_again=self._charges_again,
             noise=self._noise,
         )
-        answering.start()
         self._take_over = False
         self._note(f"answers as {self._run} from step {answering.state.calendar.step} on")
         self._read(answering, pause)

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 import redis  # noqa: F401  random ids are drawn when it is loaded, so load it before the programs run
 
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import AnswerRecord
 from streams.cli.main import main
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.worlds.events import DAYS, END, LATE, OTHERS, USUAL, answers, key_query, queries, service
 from tests.worlds.neighbours import Fact, Program, check_neighbours
 

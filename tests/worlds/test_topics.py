@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 
 from streams.answerer.answerer_app import EventInbox
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import AnswerRecord
 from streams.answerer.query_file import parse_queries
 from streams.answerer.window_answering import Answering
 from streams.config import Config
 from streams.kafka.batches import EventBatch
 from tests.batches import packed, record
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.worlds.events import (
     DAY,
     DAYS,
@@ -119,21 +119,24 @@ def answer(
         MemoryTopics(),
     )
     turnstile = service()
-    answering = Answering(
-        query_file,
-        "topic",
-        lambda released: turnstile.run("d", "r", released=released),
-        MemoryJournal(topics, "d"),
-        noise=np.random.default_rng(SEED),
-    )
+
+    def take_over() -> Answering:
+        return Answering(
+            query_file,
+            "topic",
+            lambda released: turnstile.run("d", "r", released=released),
+            MemoryJournal(topics, "d"),
+            noise=np.random.default_rng(SEED),
+        )
+
     with (
         patch("streams.answerer.answerer_app.time", clock),
         patch("streams.answerer.answerer_app.new_reader", Reader),
     ):
-        inbox = EventInbox(Config(), answering, PARTITIONS, "log")
+        inbox = EventInbox(Config(), query_file, take_over, PARTITIONS, "log")
         asyncio.run(_read(inbox, events, clock, until * DAY))
     yield from answers(msgspec.json.decode(one, type=AnswerRecord) for _, one in topics.answers)
-    yield Fact("next step", answering.state.calendar.step)
+    yield Fact("next step", inbox.state.calendar.step)
 
 
 async def _read(inbox: EventInbox, events: list[Sent], clock: Clock, until: int) -> None:

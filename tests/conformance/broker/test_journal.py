@@ -12,6 +12,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from streams.answerer.journal import Journal, JournalEntry
 from streams.answerer.kafka_journal import KafkaJournal
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.config import Config
 from streams.kafka.answer_topics import ensure_answer_topics
 from streams.kafka.kafka_clients import new_admin
@@ -19,7 +20,6 @@ from streams.kafka.results import UnusableTopics
 from streams.kafka.topics import ensure_topics
 from streams.records.signatures import new_keys
 from tests.conformance.broker.conftest import BROKERS
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 
 Opened = Callable[..., Journal]
 

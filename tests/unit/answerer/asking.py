@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from streams.answerer.events import EventPlace
-from streams.answerer.kinds import AskedQuery
-from streams.answerer.query_file import Query, QueryFile, parse_queries
+from streams.answerer.kinds import Kind
+from streams.answerer.query_file import Blocks, QueryFile, parse_queries
 
 FILE = """
 dataset = "d"
@@ -36,7 +36,6 @@ noise = 1.0
 """
 
 
-_BLOCKS = ("left_out", "block", "corrected")
 END = "1970-01-02T00:00:00+23:50"
 """The end in FILE, ten minutes after its start."""
 
@@ -52,25 +51,22 @@ def asked_of(text: str) -> QueryFile:
 
 def parse_blocks(content: dict[str, Any]) -> QueryFile:
     """Return the content of a file of queries from its tables, as ``asked_of``."""
-    given, asked, blocks = content.get("query"), [], []
-    for query in given if isinstance(given, list) else []:
-        blocks.append({key: query[key] for key in _BLOCKS if key in query})
-        asked.append({key: query[key] for key in query if key not in _BLOCKS})
-    found = parse_queries({**content, "query": asked} if asked else content)
-    queries = map(lambda one, block: replace(one, **block), found.queries, blocks)
-    return replace(found, queries=tuple(queries))
+    given = content.get("query")
+    asked = given if isinstance(given, list) else []
+    blocks = [
+        Blocks(*(query.pop(key, 0) for key in ("left_out", "block", "corrected")))
+        for query in asked
+        if isinstance(query, dict)
+    ]
+    file = parse_queries(content)
+    return replace(file, blocks=tuple(blocks)) if any(map(any, blocks)) else file
 
 
-def query_of(text: str, **settings: Any) -> Query:
+def query_of(text: str, **settings: Any) -> Kind:
     """Return one query, with windows of 10 ms and noise 1, from its other keys."""
     rest = {"window": '"10ms"', "noise": "1.0", "name": '"q"', **settings}
     lines = "\n".join(f"{key} = {value}" for key, value in rest.items())
     return asked_of(f"{FILE}\n[[query]]\n{text}\n{lines}\n").queries[0]
-
-
-def ask(text: str, **settings: Any) -> AskedQuery:
-    """Return one query with everything that is computed from it."""
-    return AskedQuery(query_of(text, **settings))
 
 
 def event(user: int, time: int, **columns: Any) -> bytes:

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from streams.answerer.journal import JournalEntry
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.query_file import QueryFile
 from streams.answerer.window_answering import Answering
 from streams.records import Charge, decode_request
 from streams.records.digests import charge_digest
 from streams.sdk.connection import PendingRequest
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
 from tests.unit.sdk.partitions import Partitions
 
@@ -185,7 +185,7 @@ class World:
         self.events: list[bytes] = [event(user, time) for user, time in EVENTS]
 
     def answering(self, places: Places | None = None) -> Answering:
-        """A new life that has not started."""
+        """A new life, which takes over the run."""
         places, query_file = places or Places(), self.query_file
 
         def opened(released: int) -> Any:
@@ -202,7 +202,6 @@ class World:
         places = places or Places()
         with self.service.watched_by(places):
             answering = self.answering(places)
-            answering.start()
             read(answering, self.events, to)
 
     @property

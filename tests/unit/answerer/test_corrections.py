@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from streams import Turnstile
 from streams.answerer.corrections import Corrected, correct, ratio_of
 from streams.answerer.kinds import Floats
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
 from streams.answerer.query_file import QueryFile
 from streams.answerer.window_answering import Answering, InconsistentRun
 from streams.answerer.windows import Calendar
 from streams.records import Policy
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.examples import examples
 from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, event
 from tests.unit.answerer.lives import Doom, Killed, World, read, survive, take_turns
@@ -93,7 +93,9 @@ def test_corrected_answers_are_about_all_users() -> None:
             for window in correction.windows
             for start in [round(1000 * _seconds(window.start))]
             for count in Counter(
-                user for user, time in EVENTS if start <= time < start + query.window
+                user
+                for user, time in EVENTS
+                if start <= time < start + query.window.within(None)[0]
             ).values()
         )
         admitted = sum(window.raw for window in correction.windows)
@@ -231,7 +233,6 @@ def lived(
         announce,
         noise=np.random.default_rng(7),
     )
-    answering.start()
     read(answering, [event(user, time, x=x) for time, user, x in sorted(events)])
     return records, charges, held
 

@@ -15,12 +15,12 @@ import pytest
 
 from streams import Turnstile
 from streams.answerer.event_file import EventFile
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import AnswerRecord, PrivateAnswer
 from streams.answerer.query_file import read_query_file
 from streams.answerer.window_answering import Answering, answer_file
 from streams.cli.main import main
 from streams.demo.purchases import simulated_purchases
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.readme import TOP
 
 HERE = TOP / "examples" / "answering"

@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import structs
 from pyarrow import parquet
 
 from streams.answerer.event_file import EventFile
 from streams.answerer.events import EventReader, SkipReason, number_of
-from streams.answerer.query_file import UnusableQueries
+from streams.answerer.memory_journal import MemoryJournal
+from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.window_answering import Answering, answer_file
-from tests.doubles.memory_journal import MemoryJournal
 from tests.unit.answerer.asking import END, FILE, asked_of
 from tests.unit.answerer.lives import World
 
@@ -193,7 +194,7 @@ def test_tables_of_spreadsheets_are_read(content: bytes, tmp_path: Path) -> None
 def test_numbers_with_decimal_commas_are_read_where_the_file_says_so(tmp_path: Path) -> None:
     path = tmp_path / "events.csv"
     path.write_bytes(b"u;t;x;c;n\n1;1970-01-01;2,5;a;1\n2;1970-01-01;1.234,5;a;1\n")
-    source = replace(QUESTIONS.source, decimal=",")
+    source = structs.replace(QUESTIONS.source, decimal=",")
     file = EventFile(path, replace(QUESTIONS, source=source))
     assert [one.columns["x"] for one in file.events] == [2.5, "1.234,5"]
     assert file.incomplete == {("spent", "x"): 1}
@@ -203,7 +204,7 @@ def test_digits_in_a_table_are_the_label_that_is_written_like_them(tmp_path: Pat
     path = tmp_path / "events.csv"
     path.write_bytes(b"u,t,x,c,n\n1,1970-01-01,1,2,1\n1,1970-01-01,1,3,1\n1,1970-01-01,1,4,1\n")
     (query,) = QUESTIONS.queries
-    asked = replace(QUESTIONS, queries=(replace(query, labels=("a", 2, "3")),))
+    asked = replace(QUESTIONS, queries=(structs.replace(query, labels=("a", 2, "3")),))
     assert [one.columns["c"] for one in EventFile(path, asked).events] == [2, "3", "4"]
 
 
@@ -213,10 +214,9 @@ def test_a_column_of_text_and_numbers_is_refused_in_a_table(tmp_path: Path) -> N
     (query,) = QUESTIONS.queries
     for labels in (("a", "b"), ("a", 1, "1")):
         column = "c" if labels == ("a", "b") else query.column
+        changed = structs.replace(query, column=column, labels=labels)
         with pytest.raises(UnusableQueries, match="'c'"):
-            EventFile(
-                path, replace(QUESTIONS, queries=(replace(query, column=column, labels=labels),))
-            )
+            EventFile(path, replace(QUESTIONS, queries=(changed,)))
 
 
 NONE, NO_USER, NO_TIME, LACKS = (
@@ -271,7 +271,7 @@ def test_open_quote_is_refused_because_rows_of_others_may_follow_it(tmp_path: Pa
 
 
 def test_reserved_id_costs_its_row() -> None:
-    source = replace(QUESTIONS.source, integers=False)
+    source = structs.replace(QUESTIONS.source, users="string")
     row = {"u": "erased:x", "t": "1970-01-01", "x": 1.0}
     assert EventReader(source).event_of(row) is NO_USER
 

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.answerer.keys import KeyUniverse
-from streams.answerer.kinds import AskedQuery
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import PrivateAnswer
-from streams.answerer.query_file import UnusableQueries
+from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.window_answering import Answering
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.unit.answerer.asking import FILE, asked_of, at, event, query_of
 from tests.unit.answerer.lives import Doom, Killed, World
 from tests.unit.sdk.partitions import Partitions
@@ -73,16 +72,12 @@ BAD = {
     "no keys": ("key_bytes = 8", "", "labels"),
     "long keys": ("key_bytes = 8", "key_bytes = 65", "key_bytes"),
     "few keys": ("key_bytes = 8", "keys_below = 1", "keys_below"),
-    "two universes": ("key_bytes = 8", "key_bytes = 8\nkeys_below = 9", "keys_below"),
-    "labels, too": ("key_bytes = 8", 'key_bytes = 8\nlabels = ["a", "b"]', "key_bytes"),
+    "two universes": ("key_bytes = 8", "key_bytes = 8\nkeys_below = 9", "labels"),
+    "labels, too": ("key_bytes = 8", 'key_bytes = 8\nlabels = ["a", "b"]', "labels"),
     "clip": ("each = 10\ngroups = 2", "clip = 10.0", "clip"),
     "no groups": ("groups = 2", "", "groups"),
     "correction": ("noise = 8.0", "active_windows = 2\ncorrect = true", "correct"),
-    "mean": (
-        'kind = "sum"',
-        'kind = "mean"\nlower = 0\nupper = 1',
-        "labels",
-    ),
+    "mean": ('kind = "sum"', 'kind = "mean"\nlower = 0\nupper = 1', "groups"),
 }
 
 
@@ -95,7 +90,7 @@ def test_invalid_file_is_rejected_with_the_key(old: str, new: str, key: str) -> 
 
 
 def test_noise_far_above_the_bound_is_rejected_before_the_start() -> None:
-    asked = AskedQuery(asked_of(FILE + PRODUCTS).queries[0])
+    asked = asked_of(FILE + PRODUCTS).queries[0]
     assert asked.selection(1e6) is not None
     with pytest.raises(UnusableQueries) as caught:
         asked.selection(1e9)
@@ -115,7 +110,6 @@ def answers_of(
         records.append,
         noise=np.random.default_rng(seed),
     )
-    answering.start()
     for offset, value in enumerate(events):
         answering.state.take(at(offset), value, None)
         answering.close_due(answering.state.clock(1, {}))

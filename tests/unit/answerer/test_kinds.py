@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.release.clipping import row_norms
-from streams.answerer.events import UserEvent
-from streams.answerer.kinds import AskedQuery, Content
-from tests.unit.answerer.asking import ask
+from streams.answerer.kinds import Content, Kind
+from tests.unit.answerer.asking import query_of
 
 LABELS = 'by = "c"\nlabels = ["a", "b", "z"]'
 KINDS = {
@@ -61,10 +60,10 @@ EVENTS = st.lists(
 )
 
 
-def content_of(asked: AskedQuery, events: list[tuple[int, float, str]]) -> Content:
+def content_of(asked: Kind, events: list[tuple[int, float, str]]) -> Content:
     content: Content = {}
     for user, x, label in events:
-        added = asked.added(UserEvent(user, 0, {"x": x, "c": label}))
+        added = asked.added({"x": x, "c": label})
         assert added is not None
         for coordinate, amount in added:
             sums = content.setdefault(user, {})
@@ -77,7 +76,7 @@ def content_of(asked: AskedQuery, events: list[tuple[int, float, str]]) -> Conte
 def test_user_changes_its_own_row_by_at_most_the_bound(
     kind: str, events: list[tuple[int, float, str]], order: random.Random
 ) -> None:
-    asked = ask(kind)
+    asked = query_of(kind)
     users, rows = asked.rows(content_of(asked, events))
     exact = [sum(Fraction(x) ** 2 for x in row) for row in rows.tolist()]
     assert all(norm <= Fraction(asked.bound) ** 2 for norm in exact)
@@ -95,7 +94,7 @@ def test_user_changes_its_own_row_by_at_most_the_bound(
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_bound_is_valid_and_nearly_reached(kind: str) -> None:
     """All of up to four events: what the worst case pays for is not more than it needs."""
-    asked = ask(kind)
+    asked = query_of(kind)
     few = itertools.product(VALUES[1:7], "abz")
     events = [(1, x, label) for x, label in few]
     largest = 0.0
@@ -109,7 +108,7 @@ def test_bound_is_valid_and_nearly_reached(kind: str) -> None:
 
 
 def answered(kind: str, value: list[float], stddev: float = 1e-9) -> Any:
-    return ask(kind).answered(np.array(value), stddev, 0.95)
+    return query_of(kind).answered(np.array(value), stddev, 0.95)
 
 
 def test_counts_and_sums_are_the_noisy_sum() -> None:
@@ -131,7 +130,7 @@ def test_a_threshold_is_passed_or_not() -> None:
 
 
 def test_a_mean_is_that_of_its_values_and_stays_in_its_range() -> None:
-    asked = ask(KINDS["mean"].replace("each = 2", "each = 100"))
+    asked = query_of(KINDS["mean"].replace("each = 2", "each = 100"))
     events = [(user, x, "a") for user, x in enumerate([-2.0, 0.5, 4.0, 7.5])]
     value = asked.rows(content_of(asked, events))[1].sum(axis=0)
     found = asked.answered(value, 1e-9, 0.95)
@@ -146,7 +145,7 @@ def test_a_mean_is_that_of_its_values_and_stays_in_its_range() -> None:
 def noisy_answers(
     kind: str, sums: list[float], stddev: float, repetitions: int = 1500, confidence: float = 0.9
 ) -> list[Any]:
-    asked, noise = ask(kind), np.random.default_rng(8)
+    asked, noise = query_of(kind), np.random.default_rng(8)
     drawn = np.array(sums) + stddev * noise.standard_normal((repetitions, len(sums)))
     return [asked.answered(value, stddev, confidence) for value in drawn]
 
@@ -190,7 +189,7 @@ def test_intervals_of_means_and_variances_hold(values: list[float], stddev: floa
 
 
 def test_a_variance_is_that_of_its_values() -> None:
-    asked = ask(KINDS["variance"].replace("each = 2", "each = 100"))
+    asked = query_of(KINDS["variance"].replace("each = 2", "each = 100"))
     values = [-2.0, 0.5, 4.0, 7.5]
     events = [(user, x, "a") for user, x in enumerate(values)]
     found = asked.answered(asked.rows(content_of(asked, events))[1].sum(axis=0), 1e-9, 0.95)
@@ -201,7 +200,7 @@ def test_a_variance_is_that_of_its_values() -> None:
 
 
 def test_a_ratio_has_its_own_bounds_and_conditions_in_each_number() -> None:
-    asked = ask(
+    asked = query_of(
         'kind = "ratio"\nwhere = { c = ["a", "b"] }\n'
         'numerator = { column = "x", where = { c = "a" }, each = 6 }\n'
         "denominator = { each = 2 }"
@@ -212,8 +211,8 @@ def test_a_ratio_has_its_own_bounds_and_conditions_in_each_number() -> None:
     assert rows.tolist() == [[1.0, 1.0], [1.0 / 6.0, 0.5]]
     found = asked.answered(rows.sum(axis=0), 1e-9, 0.95)
     assert found.value == pytest.approx(7.0 / 3.0)
-    assert asked.added(UserEvent(1, 0, {"c": "a", "x": None})) is None
-    assert asked.added(UserEvent(1, 0, {"c": "b", "x": None})) == [(1, 1)]
+    assert asked.added({"c": "a", "x": None}) is None
+    assert asked.added({"c": "b", "x": None}) == [(1, 1)]
 
 
 def test_a_ratio_without_ends_has_no_interval() -> None:
@@ -225,7 +224,7 @@ def test_a_ratio_without_ends_has_no_interval() -> None:
 
 def test_quantiles_and_their_intervals_hold() -> None:
     kind = KINDS["quantiles"].replace("[0.5]", "[0.25, 0.5, 0.75]").replace("= 8\nq", "= 64\nq")
-    asked = ask(kind.replace("each = 2", "each = 1"))
+    asked = query_of(kind.replace("each = 2", "each = 1"))
     random_values = np.random.default_rng(5).uniform(0.0, 8.0, 4000)
     events = [(user, float(x), "a") for user, x in enumerate(random_values)]
     value = asked.rows(content_of(asked, events))[1].sum(axis=0)
@@ -246,29 +245,29 @@ def test_quantiles_and_their_intervals_hold() -> None:
 
 
 def test_event_outside_the_query_adds_nothing() -> None:
-    asked = ask(KINDS["where"])
-    assert asked.added(UserEvent(1, 0, {"c": "z", "x": 1.0})) == []
-    assert asked.added(UserEvent(1, 0, {"c": "a", "x": -1.0})) == []
-    assert asked.added(UserEvent(1, 0, {"c": "a", "x": None})) == []
-    assert asked.added(UserEvent(1, 0, {"c": "a", "x": 0})) == [(0, 1)]
-    by = ask(KINDS["count by"].replace('"a", "b", "z"', '1, "1"'))
-    assert by.added(UserEvent(1, 0, {"c": 1})) == [(0, 1)]
-    assert by.added(UserEvent(1, 0, {"c": "1"})) == [(1, 1)]
-    assert by.added(UserEvent(1, 0, {"c": True})) == []
-    assert by.added(UserEvent(1, 0, {"c": [1]})) == []
+    asked = query_of(KINDS["where"])
+    assert asked.added({"c": "z", "x": 1.0}) == []
+    assert asked.added({"c": "a", "x": -1.0}) == []
+    assert asked.added({"c": "a", "x": None}) == []
+    assert asked.added({"c": "a", "x": 0}) == [(0, 1)]
+    by = query_of(KINDS["count by"].replace('"a", "b", "z"', '1, "1"'))
+    assert by.added({"c": 1}) == [(0, 1)]
+    assert by.added({"c": "1"}) == [(1, 1)]
+    assert by.added({"c": True}) == []
+    assert by.added({"c": [1]}) == []
 
 
 @pytest.mark.parametrize(("lower", "summed"), [("", -3.0), ("lower = 0", 2.0), ("lower = -1", 1.0)])
 def test_amounts_below_the_declared_least_one_are_raised_to_it(lower: str, summed: float) -> None:
-    asked = ask(f'kind = "sum"\ncolumn = "x"\neach = 50\n{lower}')
+    asked = query_of(f'kind = "sum"\ncolumn = "x"\neach = 50\n{lower}')
     _, rows = asked.rows(content_of(asked, [(1, 2.0, "a"), (1, -5.0, "a")]))
     assert rows.tolist() == [[summed]]
-    assert asked.query.is_never_negative is (lower == "lower = 0")
+    assert asked.is_never_negative is (lower == "lower = 0")
 
 
 @given(st.floats(-1e300, 1e300, allow_nan=False))
 def test_a_value_is_rounded_towards_zero(x: float) -> None:
-    asked = ask('kind = "sum"\ncolumn = "x"\neach = 1e50')
+    asked = query_of('kind = "sum"\ncolumn = "x"\neach = 1e50')
     _, rows = asked.rows(content_of(asked, [(1, x, "a")]))
     kept = float(rows[0][0])
     assert abs(kept) <= min(abs(x), 1e50)

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from streams.answerer.memory_journal import MemoryJournal
 from streams.answerer.query_file import QueryFile
 from streams.answerer.window_answering import AlreadyAnswered, Answering
 from streams.sdk.errors import BudgetHeld
-from tests.doubles.memory_journal import MemoryJournal
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
 from tests.unit.answerer.lives import World, read
 
@@ -32,7 +32,7 @@ def parse_queries(queries: str = COUNT, run: str = "s", start: int = 0) -> Query
 def life_of(
     world: World, query_file: QueryFile, *, take_over: bool = True, **options: Any
 ) -> Answering:
-    """Return a life of a run that has not started."""
+    """Return a life of a run, which takes it over."""
 
     def opened(released: int) -> Any:
         return world.service.open(
@@ -44,9 +44,7 @@ def life_of(
 
 
 def answer(world: World, query_file: QueryFile, **options: Any) -> None:
-    life = life_of(world, query_file, **options)
-    life.start()
-    read(life, world.events)
+    read(life_of(world, query_file, **options), world.events)
 
 
 def windows_of(world: World, run: str, dataset: str = "d") -> list[tuple[str, int, int]]:
@@ -109,7 +107,6 @@ def test_a_run_about_earlier_windows_ends_where_another_run_began() -> None:
     world.events += LATER
     world.live()
     early = life_of(world, parse_queries())
-    early.start()
     with pytest.raises(AlreadyAnswered):
         read(early, world.events)
     assert windows_of(world, "s") == [("count", 0, 10), ("count", 10, 20)]
@@ -141,8 +138,6 @@ def test_rejected_run_publishes_its_missing_last_answer() -> None:
 def test_of_two_runs_that_start_at_once_one_answers_a_window() -> None:
     world = World(assume_independent_timing=True)
     first, second = (life_of(world, parse_queries(run=run)) for run in ("r", "s"))
-    first.start()
-    second.start()
     read(first, world.events)
     with pytest.raises(AlreadyAnswered):
         read(second, world.events)
@@ -152,8 +147,6 @@ def test_of_two_runs_that_start_at_once_one_answers_a_window() -> None:
 def test_run_that_lost_the_budget_publishes_nothing_more() -> None:
     world = World()
     first, second = (life_of(world, parse_queries(run=run)) for run in ("r", "s"))
-    first.start()
-    second.start()
     with pytest.raises(BudgetHeld) as held:
         read(first, world.events)
     assert held.value.holder == ("d", "s")
@@ -167,7 +160,7 @@ def test_run_takes_over_a_budget_only_on_request() -> None:
     world = World(parse_queries(run="r"))
     world.live()
     with pytest.raises(BudgetHeld) as held:
-        life_of(world, parse_queries(start=20), take_over=False).start()
+        life_of(world, parse_queries(start=20), take_over=False)
     assert held.value.holder == ("d", "r")
     world.events += LATER
     world.live()  # it still holds the budget

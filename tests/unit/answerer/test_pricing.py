@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams import Turnstile
-from streams.answerer.kinds import AskedQuery
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.pricing import WorstCase, costs_of
 from streams.answerer.published_answers import PrivateAnswer
-from streams.answerer.query_file import UnusableQueries
+from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.window_answering import Answering
 from streams.answerer.windows import Calendar
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.examples import examples
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
 from tests.unit.answerer.lives import read
@@ -59,7 +58,6 @@ def answered(text: str, policy: dict[str, Any], events: list[bytes]) -> list[Ans
         MemoryJournal(MemoryTopics(), "d"),
         announce,
     )
-    answering.start()
     read(answering, events)
     return found
 
@@ -127,7 +125,7 @@ def test_a_budget_around_the_dataset_counts_as_well() -> None:
     turnstile.create_dataset("d", measure="zcdp", budget=2.05, user_ids="integer", parents="all")
     run = turnstile.run("d", "r")
     query_file = asked_of(text_of([(4, 4)], "noise = 2.0"))
-    calendar, asked = Calendar(query_file), [AskedQuery(query) for query in query_file.queries]
+    calendar, asked = Calendar(query_file), query_file.queries
     inner = WorstCase(asked, [2.0], [run.policy])
     both = WorstCase(asked, [2.0], [run.policy, *run.outer])
     # Each window costs a rho of 2**2 / (2 * 2**2).
@@ -146,12 +144,12 @@ def test_corrections_fit_the_smallest_of_all_budgets(around: float) -> None:
     lines = "active_windows = 20\nleft_out = 0.25\nblock = 4\ncorrected = 400"
     query_file = asked_of(text_of([(4, 4)], lines))
     costs = costs_of(query_file, [run.policy, *run.outer])
-    (query,) = query_file.queries
+    (query,), (blocks,) = query_file.queries, query_file.blocks
     assert costs.corrections[0] > 0
     # A user can be left out of every full window from the first one on.
-    first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, query.corrected - 1)
+    first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, blocks.windows - 1)
     assert first is not None
-    most = (query.corrected - first) * query.block * AskedQuery(query).bound ** 2
+    most = (blocks.windows - first) * blocks.size * query.bound**2
     spent = most / (2.0 * costs.corrections[0] ** 2)
     assert spent <= costs.reserve * min(around, 1.0)
 

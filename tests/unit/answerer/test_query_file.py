@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from streams.answerer.file_tables import FileTable
-from streams.answerer.query_file import UnusableQueries, read_query_file
+from streams.answerer.kinds import KINDS
+from streams.answerer.query_file import Source, read_query_file
+from streams.answerer.query_keys import Query, Range, UnusableQueries
 from tests.readme import DOCS, TOP, page
 from tests.unit.answerer.asking import COUNT, END, FILE, asked_of
 
 BAD = {
     "dataset missing": ('dataset = "d"', "", "dataset"),
     "run no name": ('run = "r"', 'run = "a b"', "run"),
-    "no input": ("[input]", "[source]", "input"),
+    "no input": ("[input]", "[source]", "source"),
     "topic no text": ('topic = "events"', "topic = 7", "topic"),
     "user missing": ('user = "u"\n', "", "user"),
     "users unknown": ('"integer"', '"float"', "users"),
@@ -31,7 +31,7 @@ BAD = {
     "end after a million windows": (END, "1970-01-02", "end"),
     "clock": ('"events"\n\n', '"mine"\n\n', "clock"),
     "unknown key": ('time = "t"', 'time = "t"\nfoo = 1', "foo"),
-    "no query": ("[[query]]", "[other]", "query"),
+    "no query": ("[[query]]", "[other]", "other"),
     "kind": ('kind = "count"', 'kind = "median"', "kind"),
     "no kind": ('kind = "count"', "", "kind"),
     "window": ('"10ms"', "10", "window"),
@@ -73,8 +73,8 @@ BAD = {
         'kind = "variance"\ncolumn = "x"\nlower = 3\nupper = 3',
         "upper",
     ),
-    "where": ("each = 2", "each = 2\nwhere = { x = 1.5 }", "where.x"),
-    "where range": ("each = 2", "each = 2\nwhere = { x = { above = 1 } }", "where.x"),
+    "where": ("each = 2", "each = 2\nwhere = { x = 1.5 }", "where"),
+    "where range": ("each = 2", "each = 2\nwhere = { x = { above = 1 } }", "above"),
     "share": ("noise = 1.0", "active_windows = 2\nshare = 1.5", "share"),
     "correct": ("noise = 1.0", "active_windows = 2\ncorrect = 1", "correct"),
     "correct a noise": ("each = 2", "each = 2\ncorrect = true", "correct"),
@@ -100,8 +100,8 @@ def test_answers_are_corrected_only_if_the_query_asks_for_it(
 ) -> None:
     daily = COUNT.replace("10ms", "1d").replace("noise = 1.0", "active_windows = 60")
     year = FILE.replace(END, "1971-01-01")
-    (found,) = asked_of(f"{year}{daily}{query}\n").queries
-    assert bool(found.block) is is_corrected
+    (found,) = asked_of(f"{year}{daily}{query}\n").blocks
+    assert bool(found.size) is is_corrected
 
 
 def test_a_topic_by_arrival_needs_no_end_but_a_file_does() -> None:
@@ -115,7 +115,7 @@ def test_a_topic_by_arrival_needs_no_end_but_a_file_does() -> None:
     assert caught.value.key == "end"
     with pytest.raises(UnusableQueries) as caught:
         asked_of(by_arrival + COUNT.replace("noise = 1.0", "active_windows = 2\ncorrect = true"))
-    assert caught.value.key == "correct"
+    assert caught.value.key == "end"
 
 
 def test_shares_and_names_are_checked_across_the_file() -> None:
@@ -143,25 +143,24 @@ def test_digest_depends_on_the_settings_alone() -> None:
     assert asked_of(FILE + COUNT.replace("each = 2", "each = 3")).digest != first.digest
 
 
-def test_examples_in_the_docs_are_valid_and_use_the_keys_of_the_reference(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    used: set[str] = set()
-    take = FileTable.take
-
-    def recorded(table: FileTable, key: str, *default: Any) -> Any:
-        used.add(key)
-        return take(table, key, *default)
-
-    monkeypatch.setattr(FileTable, "take", recorded)
+def test_examples_in_the_docs_are_valid() -> None:
     pages = [path.read_text(encoding="utf-8") for path in DOCS if path.parent.name == "query"]
     blocks = [textwrap.dedent(one) for text in pages for one in text.split("```")[1::2]]
     examples = [one for one in blocks if "[[query]]" in one]
     assert examples
     for example in examples:
         asked_of(example if "[input]" in example else FILE.replace(END, "1980-01-01") + example)
+
+
+def test_reference_has_every_key_of_every_kind() -> None:
+    tables = Source, Query, Range
+    keys = {key for table in tables for key in table.__struct_fields__} | {
+        *("dataset", "run", "confidence", "timezone", "input", "query", "kind")
+    }
     rows = re.findall(r"^\| (`.*?) \|", page("query/file"), re.MULTILINE)
-    assert used == {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
+    assert keys == {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
+    asked = {"name", "window", "every", "where", "noise", "active_windows", "share"}
+    assert set(Query.__struct_fields__) == asked.union(*(k.needs + k.takes for k in KINDS.values()))
 
 
 def test_example_file_is_valid() -> None:

@@ -16,11 +16,11 @@ from accounting import noise_for_norm_budget
 from bench.corrections import bounded, corrected, policy_of
 from streams import Turnstile
 from streams.answerer.event_file import EventFile
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.pricing import costs_of
-from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
-from streams.answerer.query_file import QueryFile, UnusableQueries, parse_queries
+from streams.answerer.query_file import Blocks, QueryFile, parse_queries
+from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.query_plans import (
-    added_back,
     baseline,
     charge_all,
     corrected_errors,
@@ -30,10 +30,7 @@ from streams.answerer.query_plans import (
 from streams.answerer.window_answering import Answering, answer_file
 from streams.answerer.windows import Calendar
 from streams.records import Policy
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
-from tests.unit.answerer.asking import parse_blocks
 from tests.unit.answerer.years import MONTHS, YEAR, Year, daily, population, year
-from tests.unit.sdk.partitions import Partitions
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 CONTENT: dict[str, Any] = {
@@ -81,13 +78,6 @@ CONTENT: dict[str, Any] = {
 }
 
 
-BLOCKS: list[dict[str, Any]] = [
-    {"left_out": 0.4, "block": 6, "corrected": 60},
-    {"left_out": 0.3, "block": 5, "corrected": 58},
-    {},
-]
-
-
 def content_of(days: int) -> dict[str, Any]:
     """Return the file of queries up to another end."""
     ends = CONTENT["input"] | {"end": FIRST + timedelta(days=days)}
@@ -107,71 +97,6 @@ def events_file(path: Path, users: int = 300, days: int = 60) -> Path:
                     amount = random.lognormal(3.0, 0.8)
                     out.writerow([user, moment.isoformat(), f"{amount:.2f}", "abc"[user % 3]])
     return path
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "policy",
-    [
-        {"measure": "gdp", "budget": 1.0},
-        {"measure": "zcdp", "budget": 0.5, "on_exhaustion": "clip"},
-    ],
-    ids=lambda policy: policy["measure"],
-)
-def test_plan_admits_and_charges_whom_the_ledger_does(
-    policy: dict[str, Any], tmp_path: Path
-) -> None:
-    asked = [query | block for query, block in zip(CONTENT["query"], BLOCKS, strict=True)]
-    query_file = parse_blocks(CONTENT | {"query": asked})
-    file = EventFile(events_file(tmp_path / "events.csv"), query_file)
-    service = Partitions(2)
-    with service.turnstile as turnstile:
-        held = turnstile.create_dataset("d", user_ids="integer", **policy)
-        records: list[AnswerRecord] = []
-        left_out: dict[tuple[int, int], set[int]] = {}
-        granted: defaultdict[str, list[float]] = defaultdict(list)
-        numbers: defaultdict[str, int] = defaultdict(int)
-        names = [query.name for query in query_file.queries]
-
-        def record(answer: AnswerRecord) -> None:
-            records.append(answer)
-            charge = answering.last_charge
-            assert charge is not None
-            lost = np.flatnonzero(charge.left_out.any(axis=1)).tolist()
-            users = list(charge.users)
-            if isinstance(answer, PrivateAnswer):
-                key = names.index(answer.query), numbers[answer.query]
-                left_out[key] = {users[place] for place in lost}
-                numbers[answer.query] += 1
-            granted[answer.query] += charge.decision.granted.tolist()
-
-        answering = Answering(
-            query_file,
-            file.source,
-            lambda released: turnstile.run("d", "r", released=released),
-            MemoryJournal(MemoryTopics(), "d"),
-            record,
-        )
-        answer_file(answering, file)
-        charged = service.spent_units()
-    people = population_of(query_file, file)
-    charges = charge_all(query_file, held, people)
-    ours = {
-        key: {people.users[number] for number in found.tolist()}
-        for key, found in charges.left_out.items()
-    }
-    assert ours == left_out
-    assert sum(map(len, left_out.values())) > 100
-    assert {
-        people.users[number]: int(units) for number, units in enumerate(charges.spent)
-    } == charged
-    costs = costs_of(query_file, [held])
-    for answer in records:
-        query = names.index(answer.query)
-        if isinstance(answer, Correction):
-            assert answer.left_out_stddev in (0.0, costs.corrections[query])
-        else:
-            assert answer.noise_stddev == costs.noises[query]
 
 
 def test_plan_has_the_errors_of_every_setting(tmp_path: Path) -> None:
@@ -335,16 +260,15 @@ def test_queries_without_active_windows_are_not_planned(query: str, tmp_path: Pa
 
 def test_share_for_corrections_makes_the_noise_least() -> None:
     def noise(query_file: QueryFile, factor: float) -> float:
-        (query,) = query_file.queries
-        changed = replace(query, left_out=query.left_out * factor)
-        costs = costs_of(replace(query_file, queries=(changed,)), [POLICY])
-        return float(np.hypot(costs.noises[0], costs.corrections[0] / query.block))
+        (blocks,) = query_file.blocks
+        changed = blocks._replace(left_out=blocks.left_out * factor)
+        costs = costs_of(replace(query_file, blocks=(changed,)), [POLICY])
+        return float(np.hypot(costs.noises[0], costs.corrections[0] / blocks.size))
 
     for choice in (30, 60, 150):
         query_file = daily("distinct", choice)
-        (query,) = query_file.queries
-        assert 0.0 < query.left_out <= 0.5
-        assert query.block <= choice
+        (blocks,) = query_file.blocks
+        assert 0.0 < blocks.left_out <= 0.5
         best = noise(query_file, 1.0)
         for factor in (0.8, 1.25):
             assert noise(query_file, factor) > best * (1.0 - 1e-9)
@@ -353,12 +277,12 @@ def test_share_for_corrections_makes_the_noise_least() -> None:
 @pytest.mark.parametrize("choice", [29.5, 30, 60, 100, 125, 150, 183])
 def test_blocks_divide_the_windows_evenly(choice: float) -> None:
     query_file = daily("distinct", choice)
-    (query,), calendar = query_file.queries, Calendar(query_file)
-    assert calendar.block_end(0, query.blocks - 1) == calendar.window(0, YEAR - 1).end
-    assert query.block <= choice
-    assert query.blocks == -(-YEAR // choice)
-    assert 0 <= query.block * query.blocks - YEAR < query.blocks
-    assert query.corrected == YEAR
+    (blocks,), calendar = query_file.blocks, Calendar(query_file)
+    assert calendar.block_end(0, blocks.number - 1) == calendar.window(0, YEAR - 1).end
+    assert blocks.size <= choice
+    assert blocks.number == -(-YEAR // choice)
+    assert 0 <= blocks.size * blocks.number - YEAR < blocks.number
+    assert blocks.windows == YEAR
 
 
 @pytest.mark.parametrize(
@@ -373,7 +297,7 @@ def test_blocks_divide_the_windows_evenly(choice: float) -> None:
 def test_answers_are_not_corrected_where_it_cannot_help(
     choice: float, settings: dict[str, Any]
 ) -> None:
-    assert daily("distinct", choice, **settings).queries[0].block == 0
+    assert daily("distinct", choice, **settings).blocks == (Blocks(),)
 
 
 POLICY: Policy = policy_of(1.0, 1e-6)
@@ -412,24 +336,10 @@ def test_intervals_hold_in_every_month_of_a_year(kind: str) -> None:
 
 def test_answers_without_corrections_miss_december() -> None:
     query_file = daily("distinct", 60)
-    (query,) = query_file.queries
-    events = year(1, users=4_000)
-    people = population(events, query_file, -(-YEAR // query.block) * query.block)
-    policy = policy_of(3.0, 1e-6)
-    charges, costs = charge_all(query_file, policy, people), costs_of(query_file, [policy])
-    raw, truth = charges.admitted[0], charges.truth[0]
-    first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, len(raw) - 1)
-    errors = corrected_errors(
-        query,
-        raw,
-        truth,
-        added_back(charges, 0, 1),
-        costs.noises[0],
-        costs.corrections[0],
-        first,
-        confidence=0.95,
-        seed=1,
-    )
+    policy, events = policy_of(3.0, 1e-6), year(1, users=4_000)
+    charges = charge_all(query_file, policy, population(events, query_file, YEAR))
+    raw, truth, costs = charges.admitted[0], charges.truth[0], costs_of(query_file, [policy])
+    errors = corrected_errors(query_file, 0, charges, costs, seed=1)
     december = slice(335, YEAR)
     missing = float((raw - truth)[december].mean())
     assert missing < -2.0 * costs.noises[0]

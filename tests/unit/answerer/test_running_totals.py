@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
-from streams.answerer.query_file import QueryFile, UnusableQueries
+from streams.answerer.query_file import QueryFile
+from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.window_answering import Answering
 from streams.queries.continual_monitoring import quantile_of_noise
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
 from tests.unit.answerer.lives import Doom, Killed, World, read
 from tests.unit.sdk.partitions import Partitions
@@ -83,7 +84,6 @@ def answers_of(query_file: QueryFile, seed: int, **policy: Any) -> list[AnswerRe
         records.append,
         noise=np.random.default_rng(seed),
     )
-    answering.start()
     read(answering, [event(user, time) for user, time in EVENTS])
     return records
 

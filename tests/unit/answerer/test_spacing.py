@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from bench.corrections import policy_of
 from streams.answerer.event_file import EventFile
 from streams.answerer.events import SkipReason
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
-from streams.answerer.query_file import QueryFile, UnusableQueries
+from streams.answerer.query_file import QueryFile
+from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.query_plans import plan_of
 from streams.answerer.spacing import DAY, CalendarSpacing, FixedSpacing, Spacing, Unit, spacing_of
 from streams.answerer.window_answering import Answering, answer_file
 from streams.answerer.windows import Calendar, InputState
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, at, event, parse_blocks
 from tests.unit.sdk.partitions import Partitions
 
@@ -207,7 +208,7 @@ def test_invalid_file_is_rejected_with_the_key(
 def test_start_with_an_offset_or_in_hours_is_taken() -> None:
     for start in ("2026-07-01", "2026-07-01T00:00:00", "2026-07-01T00:00:00+02:00"):
         query_file = asked_of(text_of("Europe/Berlin", start))
-        assert query_file.source.start == midnight("Europe/Berlin", 2026, 7, 1)
+        assert query_file.start == midnight("Europe/Berlin", 2026, 7, 1)
     asked_of(text_of("Europe/Berlin", "2026-07-01T06:30:00", window='"2h"'))
 
 
@@ -268,7 +269,7 @@ def answered(query_file: QueryFile, file: EventFile) -> list[AnswerRecord]:
 
 def test_blocks_of_months_are_answered_corrected_and_planned(tmp_path: Path) -> None:
     query_file = parse_blocks(MONTHLY).for_a_file()
-    assert (query_file.queries[0].block, query_file.queries[0].blocks) == (3, 4)
+    assert (query_file.blocks[0].size, query_file.blocks[0].number) == (3, 4)
     file = EventFile(year_file(tmp_path / "year.csv"), query_file)
     records = answered(query_file, file)
     answers = [one for one in records if isinstance(one, PrivateAnswer)]

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.answerer.journal import JournalEntry, Superseded
-from streams.answerer.query_file import UnusableQueries
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
+from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.window_answering import Answering, InconsistentRun
 from streams.records import Reason
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Fenced
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.examples import examples
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
 from tests.unit.answerer.lives import Doom, Killed, Sleep, World, read, survive, take_turns
@@ -121,14 +121,11 @@ def test_of_two_answerers_with_other_files_the_first_answers_the_run() -> None:
     def opened(released: int) -> Any:
         if meanwhile:
             meanwhile.clear()
-            first = world.answering()
-            first.start()
-            read(first, world.events[:14])
+            read(world.answering(), world.events[:14])
         return world.service.open(released=released)
 
-    late = Answering(other, "x", opened, MemoryJournal(world.topics, other.dataset))
     with pytest.raises(UnusableQueries):
-        late.start()
+        Answering(other, "x", opened, MemoryJournal(world.topics, other.dataset))
     world.live()
     assert_whole(world)
 
@@ -248,7 +245,7 @@ def test_begun_run_is_charged_with_its_file_and_input_only(
     before = traces(world)
     changed, journal = replace(world.query_file, **changes), MemoryJournal(world.topics, "d")
     with pytest.raises(UnusableQueries) as refused:
-        Answering(changed, source, lambda r: world.service.open(), journal).start()
+        Answering(changed, source, lambda r: world.service.open(), journal)
     assert refused.value.key == "run"
     assert traces(world) == before
     world.live()
@@ -289,12 +286,9 @@ def test_queries_that_the_dataset_cannot_charge_are_rejected_first(
         "d", **({"measure": "zcdp", "budget": 1.0, **policy} if "epsilon" not in policy else policy)
     )
     query_file = asked_of(FILE + COUNT.replace("noise = 1.0", text or "noise = 1.0"))
-    pages = MemoryTopics()
-    answering = Answering(
-        query_file, "x", lambda r: turnstile.run("d", "r"), MemoryJournal(pages, "d")
-    )
+    journal = MemoryJournal(MemoryTopics(), "d")
     with pytest.raises(UnusableQueries):
-        answering.start()
+        Answering(query_file, "x", lambda r: turnstile.run("d", "r"), journal)
     assert turnstile.run("d", "r").step == 0
 
 
@@ -329,7 +323,6 @@ def test_noise_of_answers_is_fresh_and_of_the_stated_size() -> None:
             journal,
             noise=np.random.default_rng(seed),
         )
-        answering.start()
         read(answering, world.events)
         first = msgspec.json.decode(world.topics.answers[0][1])
         assert first["noise_stddev"] == 3.0

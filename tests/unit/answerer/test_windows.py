@@ -197,7 +197,7 @@ def test_unusable_event_is_counted_and_skipped(value: bytes | None, why: SkipRea
     assert state.skipped == {why: 1}
     told = f"{why}: 1"
     if why is SkipReason.INCOMPLETE:
-        told += f" (1 in column 'x' of query {state.asked[0].query.name!r})"
+        told += f" (1 in column 'x' of query {state.queries[0].name!r})"
     assert state.skipped_text() == told
     state.take(at(1), event(7, 2, x=1.0), None)
     assert state.content_of(state.calendar.next)[0] == [7]

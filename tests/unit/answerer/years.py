@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.answerer.kinds import AskedQuery
 from streams.answerer.query_file import QueryFile, parse_queries
 from streams.answerer.query_plans import Part, Population
 
@@ -76,7 +75,6 @@ def daily(kind: str, active_windows: float, **settings: object) -> QueryFile:
 def population(events: Year, query_file: QueryFile, days: int) -> Population:
     """Return the contributions of these events to the one query of a file, over so many days."""
     (query,) = query_file.queries
-    bound = AskedQuery(query).bound
     if query.kind == "sum":
         values = np.clip(events.amounts, -query.each, query.each)
     else:
@@ -87,5 +85,5 @@ def population(events: Year, query_file: QueryFile, days: int) -> Population:
     for day in range(days):
         chosen = order[ends[day] : ends[day + 1]]
         rows = values[chosen][:, np.newaxis]
-        parts[0, day] = Part(events.users[chosen], rows, np.minimum(np.abs(rows[:, 0]), bound))
-    return Population(list(range(int(events.users.max()) + 1)), parts)
+        parts[0, day] = Part(events.users[chosen], rows, [])
+    return Population(int(events.users.max()) + 1, parts)

@@ -8,6 +8,7 @@ import pytest
 
 from accounting import gdp_budget
 from streams import Turnstile
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.query_file import read_query_file
 from streams.demo.means import mean_and_error, with_error
 from streams.demo.plots import plot_revenue
@@ -15,7 +16,6 @@ from streams.demo.purchases import simulated_purchases
 from streams.demo.revenue import RevenueResult, answer_revenue
 from streams.demo.revenue_plans import ACCOUNTINGS, DELTA, EPSILON, contributions, errors
 from streams.demo.revenue_summary import show_summary, summary_of
-from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 
 DAYS, SEEDS = 40, 3
 

@@ -1,4 +1,4 @@
-"""The journal of answerers in memory."""
+"""The journal of answerers in memory, for plans and tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MemoryJournal:
         self._read = 0
 
     def append(self, entry: JournalEntry) -> None:
-        """Append a entry to the shared list."""
+        """Append an entry to the shared list."""
         self._topics.entries.append(entry)
 
     def catch_up(self) -> Sequence[JournalEntry]:
