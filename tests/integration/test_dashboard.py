@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,16 +20,13 @@ from streams.cli.printing import Exit
 from streams.local.server_process import free_ports
 from streams.operations.status import WaitReason
 from streams.store.store_port import SuspensionReason
+from tests.browser import SCREENS, Screen, chromium, needs_chromium, static
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
-from tests.readme import TOP
 from tests.waiting import HANGS_AFTER
 
 PASSWORD = "of these tests"
 USERS = [f"user-{name}" for name in ("eve", "adam", "lilith")]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-OUT = TOP / "out" / "dashboard"
-SCREENS = {"light": (1200, 900), "dark": (1200, 900), "phone": (390, 844)}
 
 
 class Page:
@@ -156,33 +151,12 @@ def test_the_dashboard_shows_that_redis_is_lost_and_that_it_is_back(
     eventually(lambda: not page.seen()["service"]["alarms"])
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+@needs_chromium
 def test_the_page_in_a_browser(watched: Service, page: Page) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    OUT.mkdir(parents=True, exist_ok=True)
-    with playwright.sync_playwright() as driver:
-        # Nothing but our own page is loaded: root, as in a container, has no other sandbox.
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
-        )
-        for name, (width, height) in SCREENS.items():
-            shown = browser.new_page(
-                viewport={"width": width, "height": height},
-                color_scheme="dark" if name == "dark" else "light",
-            )
-            wrong: list[str] = []
-            shown.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
-            shown.on(
-                "console",
-                lambda said, wrong=wrong: said.type == "error" and wrong.append(said.text),
-            )
-            asked: list[str] = []
-            shown.on("request", lambda request, asked=asked: asked.append(request.url))
-            look(shown, page.url, OUT / f"{name}.png")
-            assert wrong == []
-            assert all(url.startswith(page.url) for url in asked)
-            shown.close()
-        browser.close()
+    with chromium() as browser:
+        for name in SCREENS:
+            with closing(Screen(browser, name)) as screen:
+                look(screen, page.url)
 
 
 def partition_of(number: int, state: str = "deciding") -> dict[str, Any]:
@@ -221,20 +195,16 @@ def service_of(partitions: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+@needs_chromium
 @pytest.mark.parametrize("screen", ["light", "phone"])
 def test_hundreds_of_partitions_are_folded_and_filtered(screen: str) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
     bad = [3, 7, 8, 200]
     states = ["waiting" if number in bad else "deciding" for number in range(256)]
     service = service_of([partition_of(number, state) for number, state in enumerate(states)])
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
-        )
+    with chromium() as browser:
         width, height = SCREENS[screen]
-        page = browser.new_page(viewport={"width": width, "height": height})
-        page.goto((TOP / "streams/web/static/dashboard.html").as_uri())
+        page = static(browser, "dashboard")
+        page.set_viewport_size({"width": width, "height": height})
         show = "(service) => showService(service)"
         page.evaluate(show, service)
         cells = "document.querySelectorAll('#partitions tbody td:first-child')"
@@ -268,24 +238,18 @@ def test_hundreds_of_partitions_are_folded_and_filtered(screen: str) -> None:
         ):
             page.fill("#filter", text)
             assert page.evaluate(listed) == found, text
-        browser.close()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+@needs_chromium
 def test_old_values_are_grey_and_counts_are_exact() -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
     service = service_of([partition_of(0)])
     spending = {"dataset": "d", "users": 1400, "parts": [3, 1], "one_in": 1}
     run = {"run": "night", "dataset": "d", "attempt": 1, "step": 7, "rate": 0.5}
     run |= {"users": 4, "halted": 1, "state": "open"}
     people = {"runs": [run], "spending": [spending], "refused": []}
     old = {**service, "sides": {**service["sides"], "Redis": {"age": 43.0, "away": True}}}
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
-        )
-        page = browser.new_page()
-        page.goto((TOP / "streams/web/static/dashboard.html").as_uri())
+    with chromium() as browser:
+        page = static(browser, "dashboard")
         page.evaluate("([service, people]) => showPeople(people, true)", [service, people])
         for seen, is_old in ((service, False), (old, True)):
             page.evaluate("(service) => showService(service)", seen)
@@ -307,11 +271,11 @@ def test_old_values_are_grey_and_counts_are_exact() -> None:
         users = {"partitions": {"0": 5}, "datasets": {"d": 5}}
         page.evaluate("([service, users]) => showService(service, users)", [service, users])
         assert page.locator("#partitions th").count() == 8
-        browser.close()
 
 
-def look(shown: Any, url: str, screenshot: Path) -> None:
+def look(screen: Screen, url: str) -> None:
     """Log in as an operator does, and check the page."""
+    shown = screen.page
     shown.goto(url)
     shown.wait_for_selector("#partitions .state.deciding")
     shown.wait_for_selector("#pill.well")
@@ -323,9 +287,7 @@ def look(shown: Any, url: str, screenshot: Path) -> None:
     shown.wait_for_selector("#spending .parts")
     shown.click("#refused summary")
     shown.wait_for_selector(f"#refused pre:has-text('{USERS[0]}')")
-    width = shown.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert width <= 0, "it has to be scrolled sideways"
-    shown.screenshot(path=str(screenshot), full_page=True)
+    screen.check(url, "dashboard")
     shown.click("#leave")
     shown.wait_for_selector("#login", state="visible")
     assert not any(user in shown.content() for user in USERS)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,16 +19,13 @@ import pytest
 from streams.cli.printing import Exit
 from streams.local.server_process import free_ports
 from streams.web.links import Claims, LinkKeys
+from tests.browser import SCREENS, Screen, chromium, needs_chromium, static
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
-from tests.readme import TOP
 from tests.waiting import HANGS_AFTER
 
 KEY = "of-these-tests-alone"
 USERS = ("eve-polastri", "adam-smith", "lilith-ash", "gone-for-good")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-OUT = TOP / "out" / "portal"
-SCREENS = {"light": (1200, 900), "dark": (1200, 900), "phone": (390, 844)}
 
 
 class Portal:
@@ -164,59 +161,40 @@ def test_guessed_swapped_and_expired_links_open_nothing(portal: Portal) -> None:
             assert not any(user.encode() in said for user in USERS)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+@needs_chromium
 def test_the_page_in_a_browser(charged: Service, portal: Portal) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    OUT.mkdir(parents=True, exist_ok=True)
-    with playwright.sync_playwright() as driver:
-        # Nothing but our own page is loaded: root, as in a container, has no other sandbox.
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
-        )
-        for name, (width, height) in SCREENS.items():
-            context = browser.new_context(
-                viewport={"width": width, "height": height},
-                color_scheme="dark" if name == "dark" else "light",
-            )
-            page = context.new_page()
-            wrong: list[str] = []
-            page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
-            asked: list[tuple[str, str]] = []
-            page.on(
-                "request",
-                lambda request, asked=asked: asked.append(
-                    (request.url, request.headers.get("referer", ""))
-                ),
-            )
-            link, _ = portal.link(USERS[1])
-            page.goto(link)
-            page.wait_for_selector(".card svg.plot .point")
-            assert page.locator(".card").count() == 2
-            assert not any(user in page.content() for user in USERS if user != USERS[1])
-            assert page.url == portal.url, "the token stays in the address"
-            assert all(url.startswith(portal.url) for url, _ in asked)
-            secret = link.partition("#")[2]
-            assert not any(secret in url + referer for url, referer in asked)
-            overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-            assert overflow <= 0, "it has to be scrolled sideways"
-            page.screenshot(path=str(OUT / f"{name}.png"), full_page=True)
-            page.reload()  # there is a cookie, and no token
-            page.wait_for_selector(".card")
-            page.goto(link)  # from the browser's history
-            page.wait_for_selector(".card")
-            page.click("#leave")
-            page.wait_for_selector("#own", state="hidden")
-            assert not any(user in page.content() for user in USERS)
-            page.reload()
-            page.wait_for_selector("#notice h2:has-text('Open your link')")
-            page.goto(link)  # from the history, after the end of the session
-            page.wait_for_selector("#notice h2:has-text('This link does not work')")
-            assert wrong == []
-            context.close()
+    with chromium() as browser:
+        for name in SCREENS:
+            with closing(Screen(browser, name)) as screen:
+                look(portal, screen)
         page = browser.new_page()
+        link, _ = portal.link(USERS[1])
         page.goto(f"{link[:-1]}{'A' if link[-1] != 'A' else 'B'}")
         page.wait_for_selector("#notice h2:has-text('This link does not work')")
-        browser.close()
+
+
+def look(portal: Portal, screen: Screen) -> None:
+    """Open a link, leave, and try to come back."""
+    page, (link, _) = screen.page, portal.link(USERS[1])
+    page.goto(link)
+    page.wait_for_selector(".card svg.plot .point")
+    assert page.locator(".card").count() == 2
+    assert not any(user in page.content() for user in USERS if user != USERS[1])
+    assert page.url == portal.url, "the token stays in the address"
+    secret = link.partition("#")[2]
+    assert not any(secret in url + referer for url, referer in screen.requests)
+    page.reload()  # there is a cookie, and no token
+    page.wait_for_selector(".card")
+    page.goto(link)  # from the browser's history
+    page.wait_for_selector(".card")
+    screen.check(portal.url, "portal")
+    page.click("#leave")
+    page.wait_for_selector("#own", state="hidden")
+    assert not any(user in page.content() for user in USERS)
+    page.reload()
+    page.wait_for_selector("#notice h2:has-text('Open your link')")
+    page.goto(link)  # from the history, after the end of the session
+    page.wait_for_selector("#notice h2:has-text('This link does not work')")
 
 
 def test_a_link_that_is_revoked_ends_while_its_page_is_open(portal: Portal) -> None:
@@ -227,9 +205,8 @@ def test_a_link_that_is_revoked_ends_while_its_page_is_open(portal: Portal) -> N
     assert portal.ask(cookie)[0] == 403
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+@needs_chromium
 def test_a_card_shows_its_state_and_its_bar_shows_the_epsilon() -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
     halt = {
         "run": "r",
         "first": 3,
@@ -239,27 +216,23 @@ def test_a_card_shows_its_state_and_its_bar_shows_the_epsilon() -> None:
         "times": 1,
         "is_roster": False,
         "reason": "budget",
-        "exhausted": False,
         "refused_by": None,
     }
+    risk = {"false_positive_rate": 0.01, "true_positive_rate": 0.0531, "advantage": 0.281}
     drawn = """([dataset]) => {
         const one = card(dataset, {now: 90}, 400);
         const [fill, pill] = [".fill", ".pill"].map((name) => one.querySelector(name));
         const [item] = one.querySelectorAll("ul.halts p");
         return {
             classes: one.className, text: one.textContent, width: fill.style.width,
-            is_named: pill.textContent === STATES[dataset.state], reason: item.textContent,
+            is_named: pill.textContent === STATES[dataset.state][0], reason: item.textContent,
             risk: one.querySelector(".risk").textContent,
         };
     }"""
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
-        )
-        page = browser.new_page()
-        page.goto((TOP / "streams/web/static/portal.html").as_uri())
-        less, more = (0.25, "50%"), (0.6, "100%")  # compared with the budget
-        reasons = {False: set(), True: set()}
+    less, more = (0.25, "50%"), (0.6, "100%")  # compared with the budget
+    reasons: dict[bool, set[str]] = {False: set(), True: set()}
+    with chromium() as browser:
+        page = static(browser, "portal")
         for state, exhausted, (epsilon, filled) in (
             ("open", False, less),
             ("nearly", False, less),
@@ -271,14 +244,10 @@ def test_a_card_shows_its_state_and_its_bar_shows_the_epsilon() -> None:
                 "dataset": "shop",
                 "parents": [],
                 "budget": 0.5,
-                "risk": {
-                    "false_positive_rate": 0.01,
-                    "true_positive_rate": 0.0531,
-                    "advantage": 0.281,
-                },
+                "risk": risk,
+                "state": state,
                 "spent": point,
                 "points": [point],
-                "state": state,
                 "halts": [{**halt, "exhausted": exhausted}],
             }
             shown = page.evaluate(drawn, [dataset])
@@ -290,10 +259,9 @@ def test_a_card_shows_its_state_and_its_bar_shows_the_epsilon() -> None:
                 *("1,000", "641", "500", "10", "1,000", "54", "1,000"),
             ]
             reasons[exhausted].add(shown["reason"])
-        (hopeful,), (final,) = reasons[False], reasons[True]
-        assert hopeful.startswith(final)  # the text adds that a cheaper step may be admitted
-        assert hopeful != final
-        browser.close()
+    (hopeful,), (final,) = reasons[False], reasons[True]
+    assert hopeful.startswith(final)  # the text adds that a cheaper step may be admitted
+    assert hopeful != final
 
 
 def test_a_new_charge_is_shown_at_once(charged: Service, portal: Portal) -> None:

@@ -4,7 +4,6 @@
 const HEIGHT = 240, SMALL = 120; // of a chart; of each if there are several
 const LEFT = 58, RIGHT = 10, TOP = 10, BOTTOM = 24;
 const MOST_CHARTS = 12, MOST_ROWS = 400;
-const MINUTE = 60e3, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
 
 const key = (one) => JSON.stringify([one.dataset, one.query]);
 
@@ -28,29 +27,6 @@ function rounds(low, high, parts) {
   const found = [];
   for (let at = Math.ceil(low / step); at * step <= high + step * 1e-9; at++) found.push(at * step || 0);
   return found;
-}
-
-// Moments for the axis of time, with their texts: round times, days, or first days of months.
-function ticks(from, to, most) {
-  const steps = [MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY];
-  const step = steps.find((one) => (to - from) / one <= most);
-  const found = [];
-  if (step) {
-    for (let at = Math.ceil(from / step) * step; at <= to; at += step) found.push(at);
-  } else {
-    const months = [1, 3, 6, 12, 60].find((one) => (to - from) / (one * 30 * DAY) <= most) ?? 120;
-    const first = new Date(from);
-    const begun = first.getUTCMonth() - (first.getUTCMonth() % months);
-    for (let month = begun; ; month += months) {
-      const at = Date.UTC(first.getUTCFullYear(), month);
-      if (at > to) break;
-      if (at >= from) found.push(at);
-    }
-  }
-  const shape = !step
-    ? (at) => ({ month: "short", ...(at === found[0] || !new Date(at).getUTCMonth() ? { year: "numeric" } : {}) })
-    : step >= DAY ? () => ({ day: "numeric", month: "short" }) : () => ({ hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
-  return found.map((at) => [at, new Date(at).toLocaleString("en-GB", { timeZone: "UTC", ...shape(at) })]);
 }
 
 // Windows that follow one another without a gap, all with users missing or none, as index ranges.
@@ -86,11 +62,15 @@ function chart(shown, line, ends, height, places) {
     add("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) });
     add("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, number(value, 9));
   }
-  for (const [time, text] of ticks(...times, width / 90)) {
-    add("line", { class: "axis", x1: x(time), x2: x(time), y1: bottom, y2: bottom + 4 });
-    const anchor = x(time) < LEFT + 20 ? "start" : x(time) > width - 30 ? "end" : "middle";
-    add("text", { x: x(time), y: height - 6, "text-anchor": anchor }, text);
-  }
+  // The windows have their names at the axis as in the table, as far as there is room.
+  const room = 8 * Math.max(...shown.name.map(({ length }) => length));
+  let free = LEFT;
+  shown.start.forEach((start, place) => {
+    if (x(start) < free || x(start) + room > width) return;
+    free = x(start) + room;
+    add("line", { class: "axis", x1: x(start), x2: x(start), y1: bottom, y2: bottom + 4 });
+    add("text", { x: x(start), y: height - 6 }, shown.name[place]);
+  });
   for (const { start, end } of shown.gaps) {
     const wide = Math.max(2, x(end) - x(start));
     add("rect", { class: "gap", x: x(start), y: TOP, width: wide, height: bottom - TOP });
@@ -245,7 +225,7 @@ function draw() {
   const times = shown.gaps.map(({ name }) => name);
   const earlier = times.length > 5 ? `, and ${times.length - 5} earlier times` : "";
   at("gaps").textContent = `Not answered: ${times.slice(-5).reverse().join("; ")}${earlier}`;
-  at("table").replaceChildren(...rows(shown, chosen, places));
+  at("table").replaceChildren(...present(rows(shown, chosen, places)));
 }
 
 let queries = [];

@@ -3,13 +3,16 @@
 
 const at = (id) => document.getElementById(id);
 
+// Children may be lists; those that are false or null are left out.
+const present = (children) => children.flat().filter((one) => one !== false && one !== null);
+
 function made(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "text") element.textContent = value;
     else element.setAttribute(name, value);
   }
-  element.append(...children);
+  element.append(...present(children));
   return element;
 }
 
@@ -56,18 +59,18 @@ function table(columns, rows, kind = "") {
     const cells = shown.map(([name, kind, cell]) =>
       made("td", { class: kind, "data-name": name }, cell(row)),
     );
-    return made("tr", {}, ...cells);
+    return made("tr", {}, cells);
   });
-  const head = made("thead", {}, made("tr", {}, ...names));
-  return made("table", { class: kind }, head, made("tbody", {}, ...lines));
+  const head = made("thead", {}, made("tr", {}, names));
+  return made("table", { class: kind }, head, made("tbody", {}, lines));
 }
 
 const unfolded = new Set();
 
 // Content that is built when it is opened, and stays open when it is built again.
 function fold(name, attributes, summary, build) {
-  const entry = made("details", attributes, made("summary", {}, ...summary));
-  const show = () => entry.open && entry.children.length === 1 && entry.append(...build());
+  const entry = made("details", attributes, made("summary", {}, summary));
+  const show = () => entry.open && entry.children.length === 1 && entry.append(...present(build()));
   entry.open = unfolded.has(name);
   show();
   entry.addEventListener("toggle", () => {
@@ -82,7 +85,7 @@ function foldedTable(name, summary, columns, rows, kind) {
   // A region that scrolls has to be reached by keyboard.
   const region = { class: "scroll", tabindex: "0", role: "region", "aria-label": summary };
   const build = () => [made("div", region, table(columns, rows, kind))];
-  return fold(name, { class: "fold" }, [summary], build);
+  return fold(name, { class: "fold" }, summary, build);
 }
 
 const FOLDED_FROM = 12;
@@ -92,7 +95,7 @@ function longTable(name, columns, rows) {
   const rest = rows.slice(FOLDED_FROM);
   return [
     table(columns, rows.slice(0, FOLDED_FROM)),
-    ...(rest.length ? [foldedTable(name, `${number(rest.length)} more`, columns, rest)] : []),
+    rest.length > 0 && foldedTable(name, `${number(rest.length)} more`, columns, rest),
   ];
 }
 

@@ -8,7 +8,7 @@ function fill(id, content, build) {
   const key = JSON.stringify(content);
   if (shown.get(id) === key) return;
   shown.set(id, key);
-  at(id).replaceChildren(...build(content));
+  at(id).replaceChildren(...present(build(content)));
 }
 
 // Partitions as short text: "1, 3-5, 9".
@@ -38,12 +38,12 @@ function alarm({ level, what, do: remedy, partitions }) {
   const others = partitions.length - 1;
   const more = others === 1 ? "1 more partition has" : `${number(others)} more partitions have`;
   const all = `${more} the same problem. All of them: ${ranges(partitions)}.`;
-  const texts = others > 0 ? [all, remedy] : [remedy];
   return made(
     "div",
     { class: `alarm ${level}` },
     made("p", { class: "what", text: what }),
-    ...texts.map((text) => made("p", { text })),
+    others > 0 && made("p", { text: all }),
+    made("p", { text: remedy }),
   );
 }
 
@@ -53,7 +53,7 @@ function figure(name, value, ...more) {
     { class: "figure" },
     made("div", { class: "value", text: value }),
     made("div", { class: "name", text: name }),
-    ...more,
+    more,
   );
 }
 
@@ -129,20 +129,19 @@ function partitions({ list, users, text }) {
   if (text) {
     const found = list.filter((one) => fits(one, text));
     const count = nothing(`${found.length} of ${list.length} partitions`);
-    return found.length ? [count, table(columns, found, "dense")] : [count];
+    return [count, found.length > 0 && table(columns, found, "dense")];
   }
   if (list.length <= FOLDED_FROM) return [table(columns, list)];
   const well = list.filter((one) => one.state === "deciding");
   const others = list.filter((one) => one.state !== "deciding");
   const first = others.slice(0, FOLDED_FROM), rest = others.slice(FOLDED_FROM);
   const waiting = number(well.reduce((sum, one) => sum + one.lag, 0));
-  const parts = [
-    ["rest", `${rest.length} more are not deciding`, rest],
-    ["well", `${well.length} are deciding; ${waiting} records wait`, well],
-  ].filter(([, , some]) => some.length);
+  const folded = (name, summary, some) =>
+    some.length > 0 && foldedTable(name, summary, columns, some, "dense");
   return [
-    ...(first.length ? [table(columns, first, "dense")] : []),
-    ...parts.map(([name, summary, some]) => foldedTable(name, summary, columns, some, "dense")),
+    first.length > 0 && table(columns, first, "dense"),
+    folded("rest", `${rest.length} more are not deciding`, rest),
+    folded("well", `${well.length} are deciding; ${waiting} records wait`, well),
   ];
 }
 
@@ -236,9 +235,9 @@ function spending(list) {
       {},
       made("h3", { text: one.dataset }),
       nothing(`${number(one.users)} users${sample}, by the share of the budget spent at most`),
-      made("div", { class: "parts" }, ...columns),
-      made("div", { class: "counts" }, ...counts),
-      made("div", { class: "ends" }, ...ends),
+      made("div", { class: "parts" }, columns),
+      made("div", { class: "counts" }, counts),
+      made("div", { class: "ends" }, ends),
       nothing("Each bar counts users. The last one, in another colour, is of users who have the least left."),
     );
   });
@@ -295,7 +294,7 @@ function figures({ rate, rates, lag, partitions, users }) {
     figure("records decided per second", number(rate, 1), line(rates), name),
     figure("records waiting", number(lag)),
     figure("active partitions", `${deciding} of ${partitions.length}`),
-    ...(users === null ? [] : [figure("users in all datasets", number(users))]),
+    users !== null && figure("users in all datasets", number(users)),
   ];
 }
 

@@ -16,12 +16,20 @@ const moment = (time) =>
 const clock = (time) =>
   new Date(1000 * time).toLocaleTimeString(undefined, { timeStyle: "medium" });
 
+// The states of a dataset: in short, and what to know about them.
 const STATES = {
-  open: "within your budget",
-  nearly: "almost used up",
-  spent: "budget used up",
-  closed: "closed",
-  erased: "erased",
+  open: ["within your budget", ""],
+  nearly: [
+    "almost used up",
+    "Your budget may be almost used up: few steps, or none, can still include your data.",
+  ],
+  spent: ["budget used up", "Your budget is used up: your data is not used here any more."],
+  closed: ["closed", "This dataset is closed: it is not used any more."],
+  erased: [
+    "erased",
+    "Your identity was erased here, as requested. The service no longer knows who you are and " +
+      "never uses your data again.",
+  ],
 };
 
 const MANY = 1000;
@@ -58,51 +66,31 @@ const shownEpsilon = (spent, budget) => (below(spent, budget) ? spent.epsilon : 
 const ONLY_BUDGET =
   "Only your whole budget has an ε here. Steps may include you at random, and how strongly your " +
   "data counts in later steps may depend on that. So no smaller ε is certain, however little of " +
-  "your budget is used. ";
+  "your budget is used.";
+const LITTLE =
+  "So far you have spent at most the smallest amount that is recorded here, or nothing. (If " +
+  "your data was erased here some days ago, there is no record of that.)";
 
-function sentence(dataset) {
-  return (dataset.only_budget && dataset.spent ? ONLY_BUDGET : "") + standing(dataset);
-}
-
-function standing({ state, spent, budget, points }) {
-  const little = points.length
-    ? ""
-    : "So far you have spent at most the smallest amount that is recorded here, or nothing. (If " +
-      "your data was erased here some days ago, there is no record of that.) ";
-  switch (state) {
-    case "erased":
-      return (
-        "Your identity was erased here, as requested. The service no longer knows who you are and " +
-        "never uses your data again."
-      );
-    case "closed":
-      return `${little}${odds(shownEpsilon(spent, budget))} This dataset is closed: it is not used any more.`;
-    case "nearly":
-      return (
-        "Your budget may be almost used up: few steps, or none, can still include your data. " +
-        odds(shownEpsilon(spent, budget))
-      );
-    case "spent":
-      return (
-        "Your budget is used up: your data is not used here any more. " +
-        odds(shownEpsilon(spent, budget))
-      );
-  }
-  return little + odds(shownEpsilon(spent, budget));
+function sentences({ only_budget, state, spent, budget, points }) {
+  const text = STATES[state][1];
+  if (state === "erased") return text;
+  const isLittle = !points.length && state !== "spent";
+  const parts = [only_budget && ONLY_BUDGET, isLittle && LITTLE, text];
+  return [...parts, odds(shownEpsilon(spent, budget))].filter(Boolean).join(" ");
 }
 
 const percent = (share) => `${Math.ceil(100 * share - 1e-9)} %`;
 
 // Plots the spending over time as steps, below the dashed budget. It shows epsilons or, if only the
 // budget has one, shares of the budget.
-function plot(dataset, now, wide) {
+function plot(dataset, now, width) {
   const only = dataset.only_budget;
   const budget = only ? 1 : dataset.budget;
   const amount = (point) => (only ? point.share : shownEpsilon(point, budget));
   const shownAs = only ? percent : up;
   const said = (value) => (only ? `${percent(value)} of your budget` : `ε at most ${up(value)}`);
   const points = dataset.points.map((point) => ({ time: point.time, amount: amount(point) }));
-  const [width, height] = [wide, 190];
+  const height = 190;
   const [left, right, top, bottom] = [44, 10, 18, 26];
   const first = points[0].time, span = Math.max(60, now - first);
   const { svg, add, x, y } = emptyChart(
@@ -170,49 +158,45 @@ function beside({ only_budget, spent, budget }) {
   return below(spent, budget) ? `spent; your whole budget: ${up(budget)}` : "by your whole budget";
 }
 
+function amount(dataset) {
+  const { spent, budget } = dataset;
+  const fill = made("div", { class: "fill" });
+  fill.style.width = `${100 * filled(spent, budget)}%`;
+  const figure = made(
+    "div",
+    { class: "figure" },
+    made("span", { class: "most", text: "ε at most" }),
+    made("span", { class: "value", text: up(shownEpsilon(spent, budget)) }),
+    made("span", { class: "of", text: beside(dataset) }),
+  );
+  return [figure, made("div", { class: "track" }, fill)];
+}
+
 function card(dataset, own, width) {
-  const { state, spent } = dataset;
-  const element = made(
+  const { state, spent, parents, points, halts } = dataset;
+  const towards = `Spending here also counts towards ${parents.join(", ")}.`;
+  return made(
     "section",
     { class: `card ${state}` },
     made(
       "div",
       { class: "top" },
       made("h2", { text: dataset.dataset }),
-      made("span", { class: `pill ${state}`, text: STATES[state] }),
+      made("span", { class: `pill ${state}`, text: STATES[state][0] }),
     ),
-  );
-  if (dataset.parents.length) {
-    element.append(
-      made("p", { class: "parent quiet", text: `Spending here also counts towards ${dataset.parents.join(", ")}.` }),
-    );
-  }
-  if (spent) {
-    const fill = made("div", { class: "fill" });
-    fill.style.width = `${100 * filled(spent, dataset.budget)}%`;
-    element.append(
-      made(
-        "div",
-        { class: "figure" },
-        made("span", { class: "most", text: "ε at most" }),
-        made("span", { class: "value", text: up(shownEpsilon(spent, dataset.budget)) }),
-        made("span", { class: "of", text: beside(dataset) }),
-      ),
-      made("div", { class: "track" }, fill),
-    );
-  }
-  element.append(made("p", { class: "says", text: sentence(dataset) }));
-  if (state !== "erased") element.append(made("p", { class: "quiet risk", text: guesses(dataset.risk) }));
-  if (dataset.points.length) {
-    element.append(made("h3", { text: "Spending over time" }), plot(dataset, own.now, width));
-  }
-  if (dataset.halts.length) {
-    element.append(
+    parents.length > 0 && made("p", { class: "parent quiet", text: towards }),
+    spent && amount(dataset),
+    made("p", { class: "says", text: sentences(dataset) }),
+    state !== "erased" && made("p", { class: "quiet risk", text: guesses(dataset.risk) }),
+    points.length > 0 && [
+      made("h3", { text: "Spending over time" }),
+      plot(dataset, own.now, width),
+    ],
+    halts.length > 0 && [
       made("h3", { text: "Results without your data" }),
-      made("ul", { class: "halts" }, ...dataset.halts.map(halt)),
-    );
-  }
-  return element;
+      made("ul", { class: "halts" }, halts.map(halt)),
+    ],
+  );
 }
 
 function notice(title, text = "", done = null) {

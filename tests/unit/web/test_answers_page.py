@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -16,12 +14,9 @@ from streams.config import Config
 from streams.web.answer_reader import AnswerReader
 from streams.web.dashboard import Dashboard
 from streams.web.sessions import Sessions
-from tests.readme import TOP
+from tests.browser import SCREENS, Screen, chromium, needs_chromium
 from tests.unit.answerer.published import answer, correction, moment
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-OUT = TOP / "out" / "answers"
-SCREENS = {"light": (1200, 900), "dark": (1200, 900), "phone": (390, 844)}
 BLOCK = [answer(at, 100.0 + at, provisional_until=moment(20)) for at in range(20)]
 
 
@@ -68,40 +63,19 @@ def reader() -> AnswerReader:
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+@needs_chromium
 def test_the_page_shows_values_gaps_and_new_answers(reader: AnswerReader) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    OUT.mkdir(parents=True, exist_ok=True)
-    with served(reader) as url, playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
-        )
-        for name, (width, height) in SCREENS.items():
-            page = browser.new_page(
-                viewport={"width": width, "height": height},
-                color_scheme="dark" if name == "dark" else "light",
-            )
-            wrong: list[str] = []
-            page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
-            page.on(
-                "console",
-                lambda said, wrong=wrong: said.type == "error" and wrong.append(said.text),
-            )
-            asked: list[str] = []
-            page.on("request", lambda request, asked=asked: asked.append(request.url))
-            page.goto(f"{url}answers")
-            look(page)
-            page.screenshot(path=str(OUT / f"{name}.png"), full_page=True)
-            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-            assert wrong == []
-            assert all(address.startswith(url) for address in asked)
-            page.close()
+    with served(reader) as url, chromium() as browser:
+        for name in SCREENS:
+            with closing(Screen(browser, name)) as screen:
+                screen.page.goto(f"{url}answers")
+                look(screen.page)
+                screen.check(url, "answers")
         page = browser.new_page()
         page.goto(f"{url}answers")
         page.wait_for_selector("#table td:has-text('130.0')")
         reader.add(answer(40, 777.0))
         page.wait_for_selector("#table td:has-text('777.0')")
-        browser.close()
 
 
 def look(page: Any) -> None:

@@ -3,170 +3,73 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any
 
-import aiohttp
-import msgspec
 import pytest
 
 from streams.cli.main import main
 from streams.cli.printing import Exit
 from streams.config import Config, ConfigurationError
-from streams.http_server import HEADERS
-from streams.web.answer_reader import AnswerReader
 from streams.web.dashboard import MOST_OF_A_SESSION, MOST_OF_VISITORS, Dashboard
 from streams.web.sessions import TRIES, TRIES_OF_ALL, Sessions, TooManyTries
-from tests.unit.answerer.published import answer
+from tests.unit.web.sites import PASSWORD, SECRET, Browser, ask_dashboard
 from tests.waiting import HANGS_AFTER
 
-PASSWORD = "correct horse"
-SECRET = "eve-was-halted"
-
-
-class Fake:
-    """A service with one thing to hide."""
-
-    def service(self) -> dict[str, Any]:
-        return {"alarms": []}
-
-    def people(self) -> dict[str, Any]:
-        return {"runs": [SECRET]}
-
-
-def serve(
-    ask: Callable[[aiohttp.ClientSession, str], Awaitable[None]], *, page: str | None = None
-) -> None:
-    """Ask a server on a loopback address, which browsers may reach at a ``page`` of a proxy."""
-
-    async def asked() -> None:
-        answers = AnswerReader(Config())
-        answers.add(answer(0, 12.5))
-        dashboard = Dashboard(Fake(), answers, Sessions(PASSWORD), "127.0.0.1:0", page=page)
-        await dashboard.start()
-        try:
-            jar = aiohttp.CookieJar(unsafe=True)  # it is an address, which has no domain
-            async with aiohttp.ClientSession(cookie_jar=jar) as session:
-                await ask(session, dashboard.url)
-        finally:
-            await dashboard.stop()
-
-    asyncio.run(asked())
-
-
-async def first(
-    session: aiohttp.ClientSession, url: str, path: str = "events", **headers: str
-) -> dict[str, Any]:
-    """Return the first event of a page."""
-    async with session.get(f"{url}{path}", headers=headers) as answer:
-        line = await answer.content.readline()
-        assert line.startswith(b"data: ")
-        told: dict[str, Any] = msgspec.json.decode(line.removeprefix(b"data: "))
-        return told
-
-
-async def login(session: aiohttp.ClientSession, url: str, password: str, **headers: str) -> int:
-    content = {"password": password}
-    async with session.post(f"{url}login", json=content, headers=headers) as answer:
-        return answer.status
+PEOPLE = {"runs": [SECRET]}
 
 
 @pytest.mark.parametrize("page", [None, "http://own.example/"])
 def test_people_are_behind_the_login(page: str | None) -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        before = await first(session, url)
+    async def ask(browser: Browser) -> None:
+        before = await browser.event()
         assert (before["known"], before["people"]) == (False, None)
         assert (before["service"] is not None) == (page is None)
-        assert await login(session, url, "wrong") == 403
-        assert (await first(session, url))["people"] is None
-        assert await login(session, url, PASSWORD) == 204
-        assert (await first(session, url))["people"] == {"runs": [SECRET]}
-        async with session.post(f"{url}logout") as answer:
-            assert answer.status == 204
-        assert (await first(session, url))["people"] is None
+        assert await browser.login("wrong") == 403
+        assert (await browser.event())["people"] is None
+        assert await browser.login() == 204
+        assert (await browser.event())["people"] == PEOPLE
+        (cookie,) = browser.cookies.items()
+        assert await browser.post("logout") == 204
+        for headers in ({}, {"Cookie": "=".join(cookie)}):
+            assert (await browser.event(**headers))["people"] is None
 
-    serve(ask, page=page)
+    ask_dashboard(ask, page=page)
 
 
 @pytest.mark.parametrize("page", [None, "http://own.example/"])
 def test_answers_need_a_login_if_other_machines_reach_the_page(page: str | None) -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        path = f"{url}answers-of?dataset=shop&query=q"
-        before = await first(session, url, "answers-events")
+    async def ask(browser: Browser) -> None:
+        path = "answers-of?dataset=shop&query="
         if page is not None:
-            assert before == {"answers": None}
-            async with session.get(path) as refused:
-                assert refused.status == 403
-            assert await login(session, url, PASSWORD) == 204
-        seen = (await first(session, url, "answers-events"))["answers"]
-        assert seen == {
-            "problem": None,
-            "queries": [{"dataset": "shop", "query": "q", "records": 1}],
-        }
-        async with session.get(path) as found:
-            shown = await found.json()
-        assert (shown["unit"], shown["lines"][0]["value"]) == ("events per day", [12.5])
-        async with session.get(f"{url}answers-of?dataset=shop&query=other") as missing:
-            assert missing.status == 404
+            assert await browser.event("answers-events") == {"answers": None}
+            assert (await browser.get(f"{path}q"))[0] == 403
+            assert await browser.login() == 204
+        seen = (await browser.event("answers-events"))["answers"]
+        queries = [{"dataset": "shop", "query": "q", "records": 1}]
+        assert seen == {"problem": None, "queries": queries}
+        assert '"value":[12.5]' in (await browser.get(f"{path}q"))[1]
+        assert (await browser.get(f"{path}other"))[0] == 404
 
-    serve(ask, page=page)
-
-
-def test_the_page_with_answers_has_the_same_security_headers() -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        for path in ("answers", "answers.js", "answers-events"):
-            async with session.get(f"{url}{path}") as answer:
-                assert answer.status == 200
-                assert {**HEADERS, **answer.headers} == {**answer.headers, **HEADERS}
-
-    serve(ask)
+    ask_dashboard(ask, page=page)
 
 
 @pytest.mark.parametrize(
     "cookie", ["", "turnstile=", "turnstile=x", "turnstile=" + "A" * 43, "turnstile=%00", "a=b"]
 )
 def test_a_token_that_was_not_given_out_is_none(cookie: str) -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        assert (await first(session, url, Cookie=cookie))["people"] is None
+    async def ask(browser: Browser) -> None:
+        assert (await browser.event(Cookie=cookie))["people"] is None
 
-    serve(ask)
-
-
-def test_a_token_is_of_no_use_after_its_session() -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        await login(session, url, PASSWORD)
-        token = next(cookie.value for cookie in session.cookie_jar)
-        await (await session.post(f"{url}logout")).release()
-        replayed = await first(session, url, Cookie=f"turnstile={token}")
-        assert replayed["people"] is None
-
-    serve(ask)
-
-
-@pytest.mark.parametrize("page", ["https://own.example/", None])
-def test_the_cookie_is_out_of_reach_of_scripts_other_sites_and_other_ports(
-    page: str | None,
-) -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        async with session.post(f"{url}login", json={"password": PASSWORD}) as answer:
-            (cookie,) = answer.cookies.values()
-        assert (cookie["httponly"], cookie["samesite"]) == (True, "Strict")
-        assert (cookie["path"], cookie["domain"]) == ("/", "")
-        # Without TLS browsers accept no cookie of this prefix.
-        is_encrypted = page is not None
-        assert (cookie.key.startswith("__Host-"), bool(cookie["secure"])) == 2 * (is_encrypted,)
-
-    serve(ask, page=page)
+    ask_dashboard(ask)
 
 
 def test_a_client_that_guesses_has_few_tries() -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+    async def ask(browser: Browser) -> None:
         for number in range(TRIES):
-            assert await login(session, url, f"guess {number}") == 403
-        assert await login(session, url, PASSWORD) == 429
+            assert await browser.login(f"guess {number}") == 403
+        assert await browser.login() == 429
 
-    serve(ask)
+    ask_dashboard(ask)
 
 
 def test_guesses_from_one_address_lock_out_no_other_one() -> None:
@@ -187,37 +90,38 @@ def test_guesses_from_many_addresses_are_limited_together() -> None:
 
 
 def test_pages_without_a_login_leave_places_to_operators() -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+    async def ask(browser: Browser) -> None:
         async with AsyncExitStack() as opened:
 
             async def is_told() -> bool:
-                answer = await opened.enter_async_context(session.get(f"{url}events"))
-                return answer.status == 200
+                asked = browser.session.get(f"{browser.url}events")
+                return (await opened.enter_async_context(asked)).status == 200
 
             assert all([await is_told() for _ in range(MOST_OF_VISITORS)])
             assert not await is_told()
-            assert await login(session, url, PASSWORD) == 204
+            assert await browser.login() == 204
             assert all([await is_told() for _ in range(MOST_OF_A_SESSION)])
             assert not await is_told()
-            assert await login(session, url, PASSWORD) == 204  # another session
+            assert await browser.login() == 204  # another session
             assert await is_told()
 
-    serve(ask)
+    ask_dashboard(ask)
 
 
 def test_a_closed_page_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Dashboard, "every", 3600.0)  # no event finds it out
 
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        pages = [await session.get(f"{url}events") for _ in range(MOST_OF_VISITORS)]
+    async def ask(browser: Browser) -> None:
+        url = f"{browser.url}events"
+        pages = [await browser.session.get(url) for _ in range(MOST_OF_VISITORS)]
         assert {page.status for page in pages} == {200}
         for page in pages:
             page.close()
         async with asyncio.timeout(HANGS_AFTER):
-            while (page := await session.get(f"{url}events")).status != 200:
+            while (page := await browser.session.get(url)).status != 200:
                 await page.read()
 
-    serve(ask)
+    ask_dashboard(ask)
 
 
 def test_tries_come_back_and_sessions_end() -> None:
@@ -234,52 +138,13 @@ def test_tries_come_back_and_sessions_end() -> None:
     assert not sessions.knows(token)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{}", b"[]", b'{"password": 5}', b"\xff", b'{"password": "\\ud800"}', b"x" * 99]
-)
-def test_an_odd_login_is_refused(body: bytes) -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        async with session.post(f"{url}login", data=body) as answer:
-            assert answer.status in (400, 403)
-
-    serve(ask)
-
-
-def test_another_page_cannot_log_in_and_another_name_is_refused() -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        assert await login(session, url, PASSWORD, Origin="http://evil.example") == 403
-        assert await login(session, url, PASSWORD, Origin=url.rstrip("/")) == 204
-        for name in ("evil.example", "127.0.0.1.evil.example", "", "[", "a b"):
-            async with session.get(f"{url}events", headers={"Host": name}) as answer:
-                assert answer.status in (400, 403), name
-
-    serve(ask)
-
-
-def test_nothing_foreign_runs_on_the_page_and_nothing_is_kept() -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        for path in ("", "dashboard.css", "dashboard.js", "dashboard.svg", "events", "nowhere"):
-            async with session.get(url + path) as answer:
-                policy = answer.headers["Content-Security-Policy"]
-                assert "default-src 'none'" in policy
-                assert "unsafe" not in policy
-                assert answer.headers["Cache-Control"] == "no-store"
-                if not path:
-                    page = await answer.text()
-        assert "http" not in page  # no content delivery network, no font of somebody's
-        assert "style=" not in page
-        assert SECRET not in page
-
-    serve(ask)
-
-
 def test_who_may_see_nothing_takes_up_no_place() -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        async with session.get(f"{url}events") as answer:
+    async def ask(browser: Browser) -> None:
+        async with browser.session.get(f"{browser.url}events") as answer:
             said = await answer.text()  # it ends
         assert '"service":null' in said
 
-    serve(ask, page="https://own.example/")
+    ask_dashboard(ask, page="https://own.example/")
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from streams.sdk.followers import Followed
 from streams.store.store_port import Glance, Inventory, Pulse, SuspensionReason, pack_report
 from streams.web import watching
 from streams.web.live_facts import ServiceFacts, alarms_of
-from streams.web.sources import NOT_YET, STALE_AFTER, Source
+from streams.web.sources import NOT_YET, Source
 from streams.web.spending import PARTS, Spending
 from streams.web.watching import Watch
 from tests.doubles.memory_store import meta_of
@@ -79,30 +81,20 @@ def test_worst_alarm_comes_first() -> None:
     assert all(alarm["do"] for alarm in alarms)
 
 
-def test_silent_source_is_away() -> None:
-    sources = [Source("Redis", None, 100.0, asked=100.0), Source("odometer")]
-    assert alarms_of(sources, [WELL], [], now=100.0 + STALE_AFTER) == []
-    (alarm,) = alarms_of(sources, [WELL], [], now=107.0)
-    assert alarm["level"] == "wrong"
-    assert "7 s old" in alarm["do"]
-    assert "`turnstile doctor`" in alarm["do"]
-
-
-@pytest.mark.parametrize(
-    ("side", "setting"), [("Redis", "TURNSTILE_REDIS"), ("Kafka", "TURNSTILE_KAFKA")]
-)
-def test_alarm_of_a_silent_source(side: str, setting: str) -> None:
-    facts = ServiceFacts(1e-5, [])
-    for name, age in (("Kafka", 0.5), ("Redis", 0.5), (side, 43.0)):
+@pytest.mark.parametrize("silent", ["Redis", "Kafka"])
+def test_alarm_of_a_silent_source(silent: str) -> None:
+    facts = ServiceFacts(1e-5, ["odometer"])
+    for name, age in (("Kafka", 0.5), ("Redis", 0.5), (silent, 43.0)):
         asked = time.monotonic() - age
         facts.sources[name] = Source(name, None, asked, asked=asked)
     seen = facts.service()
     assert {name: shown["away"] for name, shown in seen["sides"].items()} == {
-        name: name == side for name in ("Kafka", "Redis")
+        name: name == silent for name in ("Kafka", "Redis")
     }
-    assert seen["sides"][side]["age"] == pytest.approx(43.0, abs=1.0)
+    assert seen["sides"][silent]["age"] == pytest.approx(43.0, abs=1.0)
     (alarm,) = seen["alarms"]
-    assert f"Start {side}, or set {setting}" in alarm["do"]
+    assert (alarm["level"], alarm["about"]) == ("wrong", {"side": silent})
+    assert f"TURNSTILE_{silent.upper()}" in alarm["do"]
 
 
 def test_source_that_never_answered_has_no_age() -> None:
@@ -112,8 +104,7 @@ def test_source_that_never_answered_has_no_age() -> None:
 
 def test_silent_worker_has_a_problem() -> None:
     (seen,) = ask_workers(["127.0.0.1:1"])
-    assert seen.problem is not None
-    assert "does not answer" in seen.problem
+    assert seen.problem
 
 
 def test_records_read_again_count_once() -> None:
@@ -124,37 +115,6 @@ def test_records_read_again_count_once() -> None:
         facts.follow_rejects(iter([Followed(0, encode(refused), 100.0)]))
     assert facts.service()["rejects"] == {"malformed": 1}
     assert len(facts.people()["refused"]) == 1
-
-
-def test_log_end_is_read_after_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else what is decided in between would be beyond the end of the log."""
-    decided = 7
-
-    class Moving:
-        def __init__(self, _: Config) -> None: ...
-
-        def __enter__(self) -> Moving:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-        def look(self) -> TopicsSeen:
-            return TopicsSeen(b"t" * 16, 1, None)
-
-        def extents(self, _: int) -> list[tuple[int, int]]:
-            nonlocal decided
-            decided += 1
-            return [(0, decided)]
-
-    def glances(*_: object) -> list[Glance]:
-        nonlocal decided
-        decided += 1
-        return [Glance(0, meta_of(b"t" * 16, next=str(decided)), 0, b"", b"", {})]
-
-    monkeypatch.setattr(status, "Topics", Moving)
-    monkeypatch.setattr(status, "read_glances", glances)
-    (partition,) = status.read_overview(Config()).partitions
-    assert partition.reason is not SuspensionReason.LOG_ENDS_EARLY
 
 
 TOPICS = TopicsSeen(b"t" * 16, 1, None)
@@ -169,6 +129,23 @@ def see(facts: ServiceFacts, summary: Summary | None = None, *, step: int = 0, *
     facts.see(
         "t.", TOPICS, [Glance(0, found, 0, pack_report(Pulse(7, 7, 0.0)), packed, {})], [(0, 7)]
     )
+
+
+def test_log_end_is_read_after_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what is decided in between would be beyond the end of the log."""
+    decided = count(7)
+
+    def extents(_: int) -> list[tuple[int, int]]:
+        return [(0, next(decided))]
+
+    def glances(*_: object) -> list[Glance]:
+        return [Glance(0, meta_of(TOPICS.topic, next=str(next(decided))), 0, b"", b"", {})]
+
+    kafka = SimpleNamespace(look=lambda: TOPICS, extents=extents)
+    monkeypatch.setattr(status, "Topics", lambda _: nullcontext(kafka))
+    monkeypatch.setattr(status, "read_glances", glances)
+    (partition,) = status.read_overview(Config()).partitions
+    assert partition.reason is not SuspensionReason.LOG_ENDS_EARLY
 
 
 def test_log_that_ends_early_is_shown() -> None:
@@ -214,22 +191,12 @@ def test_service_state_contains_no_user_data(counts: tuple[int, int]) -> None:
 def test_failure_log_contains_no_user(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Log:
-        def __init__(self, _: Config) -> None: ...
-
-        def __enter__(self) -> Log:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-        def extents(self, _: int) -> list[tuple[int, int]]:
-            return [(0, 0)]
-
     def fail(*_: object) -> None:
         raise KeyError(user)
 
     user = "ada-lovelace"
-    monkeypatch.setattr(watching, "Topics", Log)
+    kafka = SimpleNamespace(extents=lambda _: [(0, 0)])
+    monkeypatch.setattr(watching, "Topics", lambda _: nullcontext(kafka))
     monkeypatch.setattr(watching, "look_at", lambda *_: TOPICS)
     monkeypatch.setattr(watching, "read_glances", lambda *_: [Glance(0, {}, 0, b"", b"", {})])
     monkeypatch.setattr(watching, "read_topic", fail)
