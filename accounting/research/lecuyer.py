@@ -1,4 +1,4 @@
-"""An (epsilon, delta) odometer that holds at every time; the service does not use it.
+"""An (epsilon, delta) odometer that holds at every time.
 
 M. Lécuyer, "Practical Privacy Filters and Odometers with Rényi Differential Privacy and
 Applications to Differentially Private Deep Learning", arXiv 2103.01379, 2021: at each of k orders a
@@ -18,7 +18,6 @@ them over the orders, f being the first filter whose budget the costs so far do 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Final
@@ -41,10 +40,8 @@ from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
 
 BEYOND: Final = MAX_BUDGET_UNITS + 1  # the spend at an order that no rung bounds
 _DIGITS: Final = 50  # of the decimal arithmetic for the tables, the same on every machine
-_BLOCK: Final = 16384  # users at a time, so that the temporaries stay in the cache
 
 
-@dataclass(frozen=True, init=False)
 class LecuyerOdometer:
     """A bound on epsilon, at `delta`, that may be read and acted upon at any time.
 
@@ -65,23 +62,14 @@ class LecuyerOdometer:
             smaller ratio is finer, but every rung needs its share of delta).
     """
 
-    orders: tuple[float, ...]
-    delta: float
-    growth: float
-    _budgets: tuple[IntArray, ...] = field(repr=False, compare=False)
-    _bounds: tuple[FloatArray, ...] = field(repr=False, compare=False)
-
     def __init__(self, orders: npt.ArrayLike, delta: float, *, growth: float = 2.0) -> None:
-        alphas = renyi_orders("orders", orders).tolist()
-        factor = positive_finite("growth", growth)
-        if factor < 1.01:
+        self.orders = tuple(renyi_orders("orders", orders).tolist())
+        self.delta = probability("delta", delta)
+        self.growth = positive_finite("growth", growth)
+        if self.growth < 1.01:
             raise InvalidInput("growth", growth, "at least 1.01")
-        object.__setattr__(self, "orders", tuple(alphas))
-        object.__setattr__(self, "delta", probability("delta", delta))
-        object.__setattr__(self, "growth", factor)
-        ladders = [_ladder(order, len(alphas), self.delta, self.growth) for order in alphas]
-        object.__setattr__(self, "_budgets", tuple(budgets for budgets, _ in ladders))
-        object.__setattr__(self, "_bounds", tuple(bounds for _, bounds in ladders))
+        k = len(self.orders)
+        self._ladders = [_ladder(order, k, self.delta, self.growth) for order in self.orders]
 
     def initial_state(self, n: int) -> IntArray:
         """Return the state of n users who have spent nothing, shape (n, k)."""
@@ -99,27 +87,19 @@ class LecuyerOdometer:
             The new state, and the bound: epsilon in nats, float64, shape (n,), rounded up;
             infinite for a user whose costs are above the ladder (131072 nats) at every order.
         """
-        spent = unit_array("state", state, BEYOND)
+        spent, charge = unit_array("state", state, BEYOND), cost_units(cost)
         if spent.ndim != 2 or spent.shape[1] != len(self.orders):
             allowed = f"of shape (n, {len(self.orders)}), as returned by initial_state"
             raise InvalidInput("state", spent.shape, allowed)
-        charge = cost_units(cost)
         if charge.shape != spent.shape:
             raise InvalidInput("cost", charge.shape, f"of the shape of the state, {spent.shape}")
         # spent <= 2**61 + 1 and charge <= 2**62, so the sum is exact.
-        total: IntArray = spent + charge
-        np.minimum(total, BEYOND, out=total)
-        return total, self._bound(total)
-
-    def _bound(self, total: IntArray) -> FloatArray:
-        bound = np.full(len(total), math.inf)
-        ladders = list(zip(self._budgets, self._bounds, strict=True))
-        for start in range(0, len(total), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            for column, (budgets, bounds) in enumerate(ladders):
-                rungs = budgets.searchsorted(total[block, column])
-                np.minimum(bound[block], bounds[rungs], out=bound[block])
-        return bound
+        total = np.minimum(spent + charge, BEYOND)
+        each = [
+            bounds[budgets.searchsorted(column)]
+            for (budgets, bounds), column in zip(self._ladders, total.T, strict=True)
+        ]
+        return total, np.asarray(np.min(each, axis=0))
 
 
 def _ladder(order: float, count: int, delta: float, growth: float) -> tuple[IntArray, FloatArray]:
@@ -130,18 +110,13 @@ def _ladder(order: float, count: int, delta: float, growth: float) -> tuple[IntA
     """
     budgets, bounds = [0], [0.0]
     with localcontext(Context(prec=_DIGITS)):
-        a_minus_1 = Decimal(order) - 1
-        share = 2 * count / Decimal(delta)
+        a_minus_1, share = Decimal(order) - 1, 2 * count / Decimal(delta)
         budget = share.ln() / a_minus_1 * (1 << UNIT_BITS)
         while (whole := math.floor(budget)) <= MAX_BUDGET_UNITS:
             rung = len(budgets)
             bound = Decimal(whole) / (1 << UNIT_BITS) + (share * rung * rung).ln() / a_minus_1
             budgets.append(whole)
-            bounds.append(_float_up(bound))
+            # The last digits are rounded.
+            bounds.append(float_toward(Fraction(bound * (1 + Decimal(10) ** (5 - _DIGITS))), UP))
             budget *= Decimal(growth)
     return np.array(budgets), np.array([*bounds, math.inf])
-
-
-def _float_up(value: Decimal) -> float:
-    """Return the smallest float64 above `value`, whose last digits are rounded."""
-    return float_toward(Fraction(value * (1 + Decimal(10) ** (5 - _DIGITS))), UP)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 
 from accounting.costs.mechanisms import Mechanism
-from accounting.exact.argument_checks import IntArray, whole_number
+from accounting.exact.argument_checks import whole_numbers
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.units import MAX_BUDGET_UNITS
 from accounting.filters.budget_filter import BudgetFilter
@@ -38,27 +37,24 @@ class LocalFilter:
         spent: omitted at first; later the stored value of `spent`.
     """
 
-    __slots__ = ("_rule", "_state")
-
     def __init__(self, rule: BudgetFilter, spent: Sequence[int] | None = None) -> None:
         if not isinstance(rule, BudgetFilter):
             raise InvalidInput("rule", rule, "a filter, such as ZcdpFilter(1.0)")
-        self._rule = rule
+        self.rule = rule
         self._state = rule.initial_state(1)
         if spent is not None:
-            self._state = _restored(self._state.shape, spent)
+            units = whole_numbers("spent", spent, 0, MAX_BUDGET_UNITS)
+            if len(units) != self._state.size:
+                allowed = f"{self._state.size} numbers for this rule"
+                raise InvalidInput("spent", len(units), allowed)
+            self._state = np.array(units, dtype=np.int64).reshape(self._state.shape)
             try:
-                rule.exhausted(self._state)
+                rule.exhausted(self._state)  # checks that no spend is above its budget
             except InvalidInput as error:
                 raise InvalidInput("spent", spent, error.allowed) from None
 
     def __repr__(self) -> str:
-        return f"LocalFilter({self._rule!r}, spent={self.spent})"
-
-    @property
-    def rule(self) -> BudgetFilter:
-        """The filter this device runs."""
-        return self._rule
+        return f"LocalFilter({self.rule!r}, spent={self.spent})"
 
     @property
     def spent(self) -> list[int]:
@@ -68,29 +64,26 @@ class LocalFilter:
     @property
     def remaining(self) -> float | list[float]:
         """The remaining budget, rounded down: one number, or one per order."""
-        left = self._rule.remaining(self._state)[0]
-        return cast("float | list[float]", left.tolist())
+        return cast("float | list[float]", self.rule.remaining(self._state)[0].tolist())
 
     @property
     def exhausted(self) -> bool:
         """True if the budget is used up at one order or more."""
-        return bool(self._rule.exhausted(self._state)[0])
+        return bool(self.rule.exhausted(self._state)[0])
 
     def admit(self, mechanism: Mechanism, norm: float) -> bool:
         """Charge a step and return True if its cost fits; otherwise return False.
-
-        The charge equals that of the rule for many users.
 
         Args:
             mechanism: the step, which defines what the norm measures.
             norm: the norm of this user's contribution, finite, >= 0.
         """
-        self._state, admitted = self._rule.admit_norms(self._state, mechanism, [norm])
+        self._state, admitted = self.rule.admit_norms(self._state, mechanism, [norm])
         return bool(admitted[0])
 
     def admit_cost(self, cost: float | Sequence[float]) -> bool:
         """Charge a cost in the unit of the rule, as `admit` does; one number or one per order."""
-        self._state, admitted = self._rule.admit(self._state, [cost])
+        self._state, admitted = self.rule.admit(self._state, [cost])
         return bool(admitted[0])
 
     def grant(self, mechanism: Mechanism, norm: float, clip_norm: float | None = None) -> float:
@@ -99,15 +92,5 @@ class LocalFilter:
         The result is the least of `norm`, `clip_norm` (> 0) and the norm that the remaining budget
         pays for.
         """
-        self._state, granted = self._rule.grant(self._state, mechanism, [norm], clip_norm)
+        self._state, granted = self.rule.grant(self._state, mechanism, [norm], clip_norm)
         return float(granted[0])
-
-
-def _restored(shape: tuple[int, ...], spent: Sequence[int]) -> IntArray:
-    """Return `spent` as a state of this shape; the rule checks its range."""
-    if not isinstance(spent, Sequence):
-        raise InvalidInput("spent", spent, "a list of whole numbers, as stored")
-    numbers = [whole_number("spent", number, 0, MAX_BUDGET_UNITS) for number in spent]
-    if len(numbers) != math.prod(shape):
-        raise InvalidInput("spent", len(numbers), f"{math.prod(shape)} numbers for this rule")
-    return np.array(numbers, dtype=np.int64).reshape(shape)

@@ -1,15 +1,13 @@
 """Odometers with fixed ticks, of a Rényi divergence at one order and of a Gaussian-DP parameter.
 
-The service does not use them; it calls `accounting.odometers.advance_units` for all its measures.
-Feldman and Zrnic, Alg. 5; Koskela et al., App. C.5. Neighbouring datasets differ by adding or
-removing one user.
+Feldman and Zrnic, Alg. 5; Koskela et al., App. C.5. The service calls
+`accounting.odometers.advance_units`, the same rule, for all its measures. Neighbouring datasets
+differ by adding or removing one user.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -24,29 +22,27 @@ from accounting.exact.argument_checks import (
 )
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.products import product_up
-from accounting.exact.rounding import UP, float_toward, floats_toward
-from accounting.exact.units import (
-    MAX_BUDGET_UNITS,
-    UNIT_BITS,
-    cost_units,
-)
+from accounting.exact.rounding import UP, floats_toward
+from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units, from_units
 from accounting.odometers import MAX_TICKS, advance_units
 
 
-@dataclass(frozen=True, init=False)
 class _Odometer:
-    """An odometer with one tick size. `tick_units`: D in units, rounded up.
+    """An odometer with ticks of step**power, rounded up to `tick_units` units.
 
     The state is an int64 array of shape (n, 2) that the caller owns: (used, ticks) of each user.
     """
 
-    tick_units: int
+    def __init__(self, step: float, power: int) -> None:
+        number = exact_number("step", step)
+        self.tick_units = math.ceil(number**power * 2**UNIT_BITS)
+        if number <= 0 or self.tick_units > MAX_BUDGET_UNITS:
+            largest = (MAX_BUDGET_UNITS >> UNIT_BITS) ** (1 / power)
+            raise InvalidInput("step", step, f"greater than 0, and at most {largest:.6g}")
 
     def initial_state(self, n: int) -> IntArray:
         """Return the state of n users who have spent nothing: on an empty first tick."""
-        state = np.zeros((user_count("n", n), 2), dtype=np.int64)
-        state[:, 1] = 1
-        return state
+        return np.repeat(np.array([[0, 1]], dtype=np.int64), user_count("n", n), axis=0)
 
     def advance(self, state: IntArray, cost: npt.ArrayLike) -> tuple[IntArray, FloatArray]:
         """Return (new_state, bound) after a step; see `advance_units`.
@@ -61,30 +57,15 @@ class _Odometer:
         """
         columns = unit_array("state", state, MAX_TICKS)
         if columns.ndim != 2 or columns.shape[1] != 2:
-            raise InvalidInput(
-                "state", columns.shape, "of shape (n, 2), as returned by initial_state"
-            )
+            allowed = "of shape (n, 2), as returned by initial_state"
+            raise InvalidInput("state", columns.shape, allowed)
         used, ticks = (np.ascontiguousarray(column) for column in columns.T)
         used, ticks = advance_units(used, ticks, cost_units(cost), self.tick_units)
-        return np.stack([used, ticks], axis=1), self._bound(ticks)
-
-    def _bound(self, ticks: IntArray) -> FloatArray:
-        size = float_toward(Fraction(self.tick_units, 2**UNIT_BITS), UP)
-        bound = product_up(size, floats_toward(ticks, UP))
+        bound = product_up(float(from_units(self.tick_units)), floats_toward(ticks, UP))
         bound[ticks >= MAX_TICKS] = math.inf
-        return bound
-
-    def _set_tick_size(self, step: float, power: int) -> None:
-        number = exact_number("step", step)
-        units: int = math.ceil(number**power * 2**UNIT_BITS)
-        if number <= 0 or units > MAX_BUDGET_UNITS:
-            squared = " when squared" if power == 2 else ""
-            allowed = f"greater than 0, and at most {MAX_BUDGET_UNITS >> UNIT_BITS}{squared}"
-            raise InvalidInput("step", step, allowed)
-        object.__setattr__(self, "tick_units", units)
+        return np.stack([used, ticks], axis=1), bound
 
 
-@dataclass(frozen=True, init=False)
 class RenyiTracker(_Odometer):
     """A bound on the Rényi divergence at one order (Feldman and Zrnic, Alg. 5).
 
@@ -95,14 +76,11 @@ class RenyiTracker(_Odometer):
         step: the tick size D, in nats, > 0, rounded up to units.
     """
 
-    order: float
-
     def __init__(self, order: float, step: float) -> None:
-        object.__setattr__(self, "order", float(renyi_orders("order", [order])[0]))
-        self._set_tick_size(step, power=1)
+        self.order = float(renyi_orders("order", [order])[0])
+        super().__init__(step, power=1)
 
 
-@dataclass(frozen=True, init=False)
 class GdpOdometer(_Odometer):
     """A bound on mu squared (Koskela et al., App. C.5); the root of the bound is mu.
 
@@ -114,4 +92,4 @@ class GdpOdometer(_Odometer):
     """
 
     def __init__(self, step: float) -> None:
-        self._set_tick_size(step, power=2)
+        super().__init__(step, power=2)

@@ -265,7 +265,7 @@ def filters() -> list[Refused]:
             RogersFilter,
             {"epsilon": 1.0, "delta": 1e-5},
             {
-                "epsilon": [-1.0, NAN, INF, 512.1, 1e-9, 1e-200, 5e-324],
+                "epsilon": [-1.0, NAN, INF, 512.1],
                 "delta": [*NO_DELTA, 0.5, math.exp(-1.0)],
             },
         ),
@@ -312,7 +312,7 @@ def filters() -> list[Refused]:
     one_order = RenyiFilter.from_units([2.0, 3.0], [10, 100])
     rogers = RogersFilter(1.0, 1e-5)
     start = rogers.initial_state(2)
-    no_start = {"state": [start[:, 0], start.astype(float), start - 1, start + 2**44 + 1]}
+    no_start = {"state": [start[:, 0], start.astype(float), start - 1, start + 2**61 + 1]}
     tracker, lecuyer = RenyiTracker(2.0, 1.0), LecuyerOdometer([2.0, 8.0], 1e-5)
     state = lecuyer.initial_state(1)
     no_spend = [state[0], state[:, :1], state.astype(float), state - 1, state + 2**61 + 2]
@@ -328,7 +328,6 @@ def filters() -> list[Refused]:
             {"state": start, "cost": [0.1, 0.1]},
             {**no_start, "cost": [[-0.1, 0.1], [NAN, 0.1], [0.1], [[0.1, 0.1]]]},
         ),
-        Refused(rogers.remaining, {"state": start}, no_start),
         Refused(rogers.initial_state, {"n": 2}, {"n": [-1]}),
         Refused(
             tracker.advance,
@@ -463,7 +462,6 @@ def of_filters() -> Iterator[Refused]:
         yield takes(lambda spent, rule=rule: LocalFilter(rule, spent), [0])
         yield takes(lambda cost, rule=rule: LocalFilter(rule).admit_cost(cost), 0.1)
     yield takes(rogers.admit_units, rogers.initial_state(1), rogers.initial_state(1))
-    yield takes(rogers.exhausted, rogers.initial_state(1))
     yield takes(best_order, np.array([[1]]), [1])
     yield takes(PureDPFilter, 1.0)
 

@@ -58,8 +58,8 @@ def test_charges_are_those_of_spread_and_drift_rounded_up(eps: float) -> None:
     if drift == MAX_COST_UNITS:
         assert expected[1] > 500 * 2**44
     else:
-        assert spread == expected[0]
-        assert expected[1] <= drift <= expected[1] * (1 + 2.0**-48) + 1
+        for found, least in zip((spread, drift), expected, strict=True):
+            assert least <= found <= least * (1 + 2.0**-48) + 1
 
 
 @given(epsilons, deltas, st.floats(0.0, 1.0))
@@ -154,28 +154,12 @@ def test_randomised_response_as_often_as_admitted_is_epsilon_delta_dp(
         assert 0 <= exceeded <= delta
 
 
-@given(st.lists(st.floats(0.0, 0.3), max_size=30), st.floats(0.1, 20.0), deltas)
-def test_the_remaining_step_is_admitted_and_little_more_is_not(
-    sequence: list[float], epsilon: float, delta: float
-) -> None:
-    rule = RogersFilter(epsilon, delta)
-    state = rule.initial_state(1)
-    for eps in sequence:
-        state, _ = rule.admit(state, [eps])
-    left = rule.remaining(state)
-    assert rule.admit(state, left)[1][0]
-    assert not rule.admit(state, left + epsilon * 2.0**-20)[1][0]
-    if left[0] > 0.0:
-        assert not rule.exhausted(state)[0]
-
-
-def test_a_budget_of_nothing_lets_free_steps_pass_and_nothing_else() -> None:
-    rule = RogersFilter(0.0, 1e-5)
+@pytest.mark.parametrize("epsilon", [0.0, 5e-324, 1e-200, 1e-9])
+def test_a_budget_of_nothing_lets_free_steps_pass_and_nothing_else(epsilon: float) -> None:
+    rule = RogersFilter(epsilon, 1e-5)
     state = rule.initial_state(2)
     assert rule.admit(state, [0.0, 0.0])[1].all()
     for cost in (5e-324, 0.1, math.inf):
         new_state, admitted = rule.admit(state, [cost, cost])
         assert not admitted.any()
         np.testing.assert_array_equal(new_state, state)
-    assert rule.exhausted(state).all()
-    assert rule.remaining(state).tolist() == [0.0, 0.0]
