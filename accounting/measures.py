@@ -10,10 +10,9 @@
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Neighbouring datasets
 differ by adding or removing one user.
 
-A row has everything in which measures differ; callers ask the row instead of comparing its name.
-`steps_measure` makes the row of a shape of steps; `MEASURES` has the other rows. Costs are rounded
-up, budgets down, and reported spends up. A norm of 0 costs nothing under every measure: the ledger
-charges it to users whom it leaves out of a step.
+Callers ask a row instead of comparing its name. `steps_measure` makes the row of a shape of steps;
+`MEASURES` has the other rows. Costs are rounded up, budgets down, and reported spends up. A norm of
+0 costs nothing under every measure: the ledger charges it to users whom it leaves out of a step.
 
 Most charges are rational numbers, the same on every machine, and may be computed anywhere. Charges
 of Poisson-sampled steps, and the tightest charges of pure DP steps under gdp and renyi, need exp,
@@ -26,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache, partial
 from types import MappingProxyType
@@ -64,7 +63,7 @@ from accounting.exact.argument_checks import (
 )
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.rounding import DOWN, float_toward
-from accounting.exact.units import MAX_BUDGET_UNITS, budget_units, from_units, from_units_down
+from accounting.exact.units import MAX_BUDGET_UNITS, from_units, from_units_down
 from accounting.filters.budget_filter import BudgetFilter
 from accounting.filters.measure_filters import (
     GdpFilter,
@@ -87,19 +86,15 @@ class Measure:
         kind: the name of the guarantee.
         unit: the name of the unit of a budget.
         mechanisms: the kinds of step that `charge_units` can charge.
-        inexact: the kinds whose charges in a cost table differ between machines.
-        per_order: whether there is one budget, and one column of state, per Rényi order.
-        power: the power of `unit` in which budgets and costs are counted: 2 for mu, otherwise 1.
         cost: units of a step, from a mechanism and norms (and orders).
-        inexact_cost: the same for the kinds in `inexact`, in a cost table.
         rule: the filter, from (orders and) budgets in units.
         largest: budgets in `unit`, from epsilon and delta (and orders).
         implied: epsilon, from (orders and) amounts in `unit`, and delta.
+        table_costs: the costs in a cost table of the kinds whose charges differ between machines.
+        per_order: whether there is one budget, and one column of state, per Rényi order.
+        power: the power of `unit` in which budgets and costs are counted: 2 for mu, otherwise 1.
         exact_risk: the risk of an attack, from an amount in `unit` and a false-positive rate. None
             if it follows from the curve of epsilons.
-        parts: the parts of a budget, rising to 1, to which a spend is rounded up for an
-            epsilon at any time, each with its share of delta. The shares are public and add up to
-            1. Empty if a spend is not rounded up.
         shape: the shape of the steps that are counted; None if costs follow norms.
         has_delta: whether the epsilon of a budget depends on delta.
     """
@@ -108,33 +103,31 @@ class Measure:
     kind: str
     unit: str
     mechanisms: tuple[type[Mechanism], ...]
-    per_order: bool
-    power: int
     cost: Callable[..., IntArray]
     rule: Callable[..., BudgetFilter]
     largest: Callable[..., FloatArray | float]
     implied: Callable[..., FloatArray | float]
-    inexact: tuple[type[Mechanism], ...] = ()
-    inexact_cost: Callable[..., IntArray] | None = None
+    table_costs: Mapping[type[Mechanism], Callable[..., IntArray]] = field(default_factory=dict)
+    per_order: bool = False
+    power: int = 1
     exact_risk: Callable[[float, float], Risk] | None = None
-    parts: tuple[tuple[Fraction, Fraction], ...] = ()
     shape: StepShape | None = None
     has_delta: bool = True
+
+    @property
+    def parts(self) -> tuple[tuple[Fraction, Fraction], ...]:
+        """The parts of a budget to which a spend is rounded up for an epsilon at any time.
+
+        Rising to 1, each with its share of delta; the shares are public and add up to 1. Empty if
+        a spend is not rounded up.
+        """
+        return _PARTS if self.has_delta and not self.per_order else ()
 
     def covers(self, mechanism: Mechanism) -> bool:
         """Return whether `charge_units` can charge such a step."""
         if self.shape is not None:
             return self.shape.covers(mechanism)
         return isinstance(mechanism, self.mechanisms)
-
-    def largest_norm(self, mechanism: Mechanism) -> float:
-        """Return the largest norm that a step with this noise can charge."""
-        return math.inf if self.shape is None else self.shape.largest_norm(mechanism)
-
-    @property
-    def covers_sampled_steps(self) -> bool:
-        """True if steps with Poisson sampling can be charged."""
-        return PoissonGaussian in self.mechanisms
 
     @property
     def can_clip(self) -> bool:
@@ -147,7 +140,7 @@ class Measure:
 
     def needs_table(self, mechanism: Mechanism) -> bool:
         """Return whether charges differ between machines, so that a log must hold them."""
-        return isinstance(simplified(mechanism), self.inexact)
+        return type(simplified(mechanism)) in self.table_costs
 
     def charge_units(
         self, mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike | None = None
@@ -162,9 +155,6 @@ class Measure:
           least of this and ceil(c / scale 2**44). For `PoissonGaussian` and `PoissonRecords`, at
           rates below 1, `renyi_cost` in units, rounded up.
         - steps: one step, or nothing for norm 0 (`StepShape.units`).
-
-        All but the charges of sampled steps under renyi are exact: rational arithmetic on the
-        float64 inputs gives the same integers.
 
         Args:
             mechanism: the step, which defines what the norms measure.
@@ -205,8 +195,8 @@ class Measure:
         """
         count = whole_number("levels", levels, 1, MAX_LEVELS)
         norms, step = grid_norms(clip_norm, count), simplified(mechanism)
-        inexact = self.inexact_cost if self.needs_table(step) else None
-        return rising((inexact or self.cost)(step, norms, *self._checked(orders)))
+        cost = self.table_costs.get(type(step), self.cost)
+        return rising(cost(step, norms, *self._checked(orders)))
 
     def filter_of(
         self, budgets: Sequence[int], orders: npt.ArrayLike | None = None
@@ -329,17 +319,6 @@ class Measure:
         ]
         return curve_risk(epsilons, deltas, false_positive_rate)
 
-    def budget_units(self, budget: float) -> int:
-        """Return a budget in whole units, rounded down once.
-
-        Args:
-            budget: a number in `unit`.
-
-        Raises:
-            InvalidInput: below 0, above the largest budget, or above 0 and less than one unit.
-        """
-        return budget_units(budget, self.power)
-
     def gaussian_rho(self, budget: int) -> float | None:
         """Return the rho that Gaussian steps within a budget add up to at most, rounded down.
 
@@ -418,13 +397,10 @@ def steps_measure(shape: StepShape) -> Measure:
         kind="number of steps of a public shape",
         unit="steps",
         mechanisms=(Gaussian, PoissonGaussian),
-        per_order=False,
-        power=1,
         cost=shape.units,
         rule=partial(StepsFilter.from_units, shape),
         largest=partial(_steps_budget, shape),
         implied=partial(_steps_epsilon, shape),
-        parts=_PARTS,
         shape=shape,
     )
 
@@ -515,51 +491,43 @@ _ROWS: Final = (
         kind="Rényi divergence",
         unit="nats per order",
         mechanisms=(*_UNSAMPLED, PoissonGaussian, PoissonRecords),
-        inexact=(PoissonGaussian, PoissonRecords, Laplace, PureDP),
-        inexact_cost=renyi_table_units,
-        per_order=True,
-        power=1,
         cost=renyi_units,
         rule=RenyiFilter.from_units,
         largest=renyi_budgets,
         implied=renyi_to_epsilon,
+        table_costs=dict.fromkeys(
+            (PoissonGaussian, PoissonRecords, Laplace, PureDP), renyi_table_units
+        ),
+        per_order=True,
     ),
     Measure(
         name="zcdp",
         kind="zero-concentrated DP",
         unit="rho",
         mechanisms=_UNSAMPLED,
-        per_order=False,
-        power=1,
         cost=ZCDP.units,
         rule=ZcdpFilter.from_units,
         largest=zcdp_budget,
         implied=zcdp_to_epsilon,
-        parts=_PARTS,
     ),
     Measure(
         name="gdp",
         kind="Gaussian DP",
         unit="mu",
         mechanisms=(Gaussian,),
-        inexact=(Laplace, PureDP),
-        inexact_cost=gdp_units_of_pure,
-        per_order=False,
-        power=2,
         cost=GDP.units,
         rule=GdpFilter.from_units,
         largest=gdp_budget,
         implied=gdp_to_epsilon,
+        table_costs=dict.fromkeys((Laplace, PureDP), gdp_units_of_pure),
+        power=2,
         exact_risk=gdp_risk,
-        parts=_PARTS,
     ),
     Measure(
         name="pure-dp",
         kind="pure DP",
         unit="epsilon",
         mechanisms=(Laplace, PureDP),
-        per_order=False,
-        power=1,
         cost=PURE.units,
         rule=PureDPFilter.from_units,
         largest=_pure_budget,

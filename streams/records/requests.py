@@ -259,7 +259,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def has_sampled_levels(self) -> bool:
         """True if norm levels may follow the users' own sampling coins."""
         if self.sampled_levels is UNSET:
-            return self.row.covers_sampled_steps
+            from accounting import PoissonGaussian
+
+            return PoissonGaussian in self.row.mechanisms
         return self.sampled_levels
 
     @property

@@ -24,7 +24,15 @@ from urllib.parse import urlsplit
 import msgspec
 import numpy as np
 
-from accounting import MEASURES, Gaussian, Laplace, PoissonGaussian, PureDP, StepShape
+from accounting import (
+    MEASURES,
+    Gaussian,
+    Laplace,
+    PoissonGaussian,
+    PureDP,
+    StepShape,
+    budget_units,
+)
 from accounting import steps_measure as measure_of_steps
 from accounting.exact.argument_checks import finite_numbers
 from streams import Halt, InvalidRequest, ReleaseUnknown, RequestRejected, Turnstile, Unusable
@@ -330,7 +338,8 @@ def policy_of(dataset: Mapping[str, Any]) -> Policy:
     else:
         row = measure_of_steps(StepShape(given["sampling_rate"], given["noise_multiplier"]))
     for name in ("budget", "odometer_step"):
-        given[name] = [row.budget_units(number) for number in finite_numbers(name, given[name])]
+        numbers = finite_numbers(name, given[name])
+        given[name] = [budget_units(number, row.power) for number in numbers]
     if "allow" in given:
         given["allow"] = msgspec.to_builtins(access_list(given["allow"]), builtin_types=(bytes,))
     return msgspec.convert(given, Policy)

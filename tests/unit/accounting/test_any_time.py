@@ -14,6 +14,7 @@ from accounting import (
     MEASURES,
     Measure,
     StepShape,
+    budget_units,
     gdp_to_epsilon,
     renyi_to_epsilon,
     steps_measure,
@@ -49,7 +50,7 @@ def test_no_stopping_rule_exceeds_delta(name, orders, mu_squared, steps) -> None
     row = MEASURES[name]
     # One unit of float64 above what is spent, so that rounding up has room.
     most = [amount * (1 + 1e-12) for amount in amounts(row, mu_squared, orders)]
-    budget = row.budget_units(most[0])
+    budget = budget_units(most[0], row.power)
     spent = [amounts(row, mu_squared * at / steps, orders) for at in range(1, steps + 1)]
     shown = any_time(row, spent, budget, DELTA, orders)
     assert (np.diff(shown) >= 0.0).all()

@@ -92,7 +92,6 @@ def test_budgets_imply_the_guarantee_that_they_were_made_for(row: Measure) -> No
             "pure-dp": lambda b=budget: 0.0 if b <= 1.0 else 1.0,
         }.get(row.name, lambda b=budget: zcdp_to_delta(b, 1.0))()
         assert implied <= 1e-6
-        assert row.budget_units(budget) == math.floor(Fraction(budget) ** row.power * 2**44)
 
 
 @ROWS
@@ -119,12 +118,6 @@ def test_an_unknown_order_has_the_largest_epsilon() -> None:
     each = [row.epsilon([one], 1e-6, [order]) for order, one in zip(ORDERS, spent, strict=True)]
     assert row.epsilon(spent, 1e-6, ORDERS) == min(each)
     assert row.epsilon(spent, 1e-6, ORDERS, any_order=True) == max(each)
-
-
-@ROWS
-def test_a_budget_below_nothing_is_refused_whatever_its_square_is(row: Measure) -> None:
-    with refused("budget"):
-        row.budget_units(-1.0)
 
 
 @ROWS
@@ -192,6 +185,7 @@ def test_gaussian_rho_is_what_gaussian_steps_within_the_budget_add_up_to(
     rho = row.gaussian_rho(budget)
     if row.name in ("renyi", "pure-dp"):
         assert rho is None
+        assert steps_measure(StepShape(1.0, 1.0)).gaussian_rho(budget) is None
         return
     assert rho is not None
     exact = Fraction(budget, 2**44) / row.power  # mu squared is twice rho
@@ -209,7 +203,3 @@ def test_noise_for_a_norm_budget_pays_for_these_steps_and_no_more(
     noise = Gaussian(noise_for_norm_budget(float(steps), rho))
     cost = int(MEASURES[name].charge_units(noise, [1.0])[0])
     assert steps * cost <= budget < (steps + 1) * cost
-
-
-def test_no_rho_follows_from_a_number_of_steps() -> None:
-    assert steps_measure(StepShape(1.0, 1.0)).gaussian_rho(2**44) is None
