@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from accounting.costs.mechanisms import Mechanism
-from accounting.exact.argument_checks import whole_numbers
+from accounting.exact.argument_checks import whole_number
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.units import MAX_BUDGET_UNITS
 from accounting.filters.budget_filter import BudgetFilter
@@ -43,7 +43,9 @@ class LocalFilter:
         self.rule = rule
         self._state = rule.initial_state(1)
         if spent is not None:
-            units = whole_numbers("spent", spent, 0, MAX_BUDGET_UNITS)
+            if not isinstance(spent, Sequence):
+                raise InvalidInput("spent", spent, "a list of whole numbers, as stored")
+            units = [whole_number("spent", number, 0, MAX_BUDGET_UNITS) for number in spent]
             if len(units) != self._state.size:
                 allowed = f"{self._state.size} numbers for this rule"
                 raise InvalidInput("spent", len(units), allowed)
