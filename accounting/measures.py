@@ -40,6 +40,7 @@ from accounting.conversions.risk import Risk, curve_deltas, curve_risk, gdp_risk
 from accounting.conversions.zcdp import zcdp_budget, zcdp_to_epsilon
 from accounting.costs.costs import renyi_table_units, renyi_units
 from accounting.costs.mechanisms import (
+    UNSAMPLED,
     Gaussian,
     Laplace,
     Mechanism,
@@ -48,7 +49,7 @@ from accounting.costs.mechanisms import (
     PureDP,
     simplified,
 )
-from accounting.costs.norm_levels import MAX_LEVELS, grid_norms, rising
+from accounting.costs.norm_levels import MAX_LEVELS, grid_norms
 from accounting.costs.power_cost import GDP, PURE, ZCDP
 from accounting.costs.pure import gdp_units_of_pure
 from accounting.costs.step_shape import ONE_STEP, StepShape
@@ -196,7 +197,9 @@ class Measure:
         count = whole_number("levels", levels, 1, MAX_LEVELS)
         norms, step = grid_norms(clip_norm, count), simplified(mechanism)
         cost = self.table_costs.get(type(step), self.cost)
-        return rising(cost(step, norms, *self._checked(orders)))
+        units = cost(step, norms, *self._checked(orders))
+        # Charges are rounded up, so raising one to that of the level below is sound.
+        return np.asarray(np.maximum.accumulate(units, axis=0))
 
     def filter_of(
         self, budgets: Sequence[int], orders: npt.ArrayLike | None = None
@@ -476,7 +479,6 @@ def _share(delta: float, share: Fraction) -> float:
     return part
 
 
-_UNSAMPLED: Final = (Gaussian, Laplace, PureDP)
 # Eighths, the default odometer ticks, and halves of the first one: most users spend little. The
 # epsilon that is stated at the end of a budget gets most of delta. With so much it is below that of
 # 7/8 with a small share, so 7/8 is no part of its own.
@@ -490,7 +492,7 @@ _ROWS: Final = (
         name="renyi",
         kind="Rényi divergence",
         unit="nats per order",
-        mechanisms=(*_UNSAMPLED, PoissonGaussian, PoissonRecords),
+        mechanisms=(*UNSAMPLED, PoissonGaussian, PoissonRecords),
         cost=renyi_units,
         rule=RenyiFilter.from_units,
         largest=renyi_budgets,
@@ -504,7 +506,7 @@ _ROWS: Final = (
         name="zcdp",
         kind="zero-concentrated DP",
         unit="rho",
-        mechanisms=_UNSAMPLED,
+        mechanisms=UNSAMPLED,
         cost=ZCDP.units,
         rule=ZcdpFilter.from_units,
         largest=zcdp_budget,

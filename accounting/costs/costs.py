@@ -36,11 +36,10 @@ from accounting.costs.mechanisms import (
     PoissonGaussian,
     PoissonRecords,
     PureDP,
-    gaussian_stddev,
     noise_scale,
     simplified,
 )
-from accounting.costs.power_cost import PURE, ZCDP, units_at_orders
+from accounting.costs.power_cost import GDP, PURE, ZCDP, units_at_orders
 from accounting.costs.pure import renyi_of_pure
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.costs.sampled_records import records_divergence
@@ -51,14 +50,12 @@ from accounting.exact.units import cost_units
 
 def zcdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
     """Return rho of each user, in nats, shape (n,): the smallest float64 >= the formula above."""
-    scale = noise_scale(mechanism)
-    return square_ratio_up(norm_vector("norms", norms), scale, halvings=1)
+    return square_ratio_up(norms, noise_scale(mechanism), halvings=1)
 
 
 def gdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
     """Return mu squared of each user, shape (n,): the smallest float64 >= c^2 / s^2; `Gaussian`."""
-    stddev = gaussian_stddev(mechanism)
-    return square_ratio_up(norm_vector("norms", norms), stddev)
+    return square_ratio_up(norms, noise_scale(mechanism, GDP.kinds))
 
 
 def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike) -> FloatArray:

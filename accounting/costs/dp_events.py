@@ -120,8 +120,8 @@ def _records(event: Any, scale: float) -> Mechanism:
     """
     weights, norm = _weights_of_multiples(event)
     records = len(weights) - 1
-    total = sum(weights, Fraction(0))
-    mean = sum((j * weight for j, weight in enumerate(weights)), Fraction(0)) / (records * total)
+    drawn = sum((j * weight for j, weight in enumerate(weights)), Fraction(0))
+    mean = drawn / (records * sum(weights, Fraction(0)))
     raised = mean if records == 1 else min(mean * (1 + _ROUNDED), Fraction(1))
     rate = float_toward(raised, UP)
     if records > 1 and not _is_dominated(weights, rate):
@@ -137,25 +137,16 @@ def _weights_of_multiples(event: Any) -> tuple[list[Fraction], Fraction]:
     """Return the weights of 0, 1, .., k records, and the norm of a record, rounded up."""
     sensitivities = [exact_number("sensitivities", one) for one in event.sensitivities]
     weights = [exact_number("sampling_probs", one) for one in event.sampling_probs]
-    if len(sensitivities) != len(weights) or any(one < 0 for one in [*sensitivities, *weights]):
-        raise InvalidInput("event", event, "one weight >= 0 for each sensitivity >= 0")
-    if abs(sum(weights, Fraction(0)) - 1) > _ROUNDED:
-        raise InvalidInput("event", event, "weights that add up to 1")
-    pairs = [pair for pair in zip(sensitivities, weights, strict=True) if pair[1]]
-    positive = [one for one, _ in pairs if one]
-    if not positive:
-        raise InvalidInput("event", event, "an event that reads data: other steps are not charged")
-    least = min(positive)
-    multiples = [round(one / least) for one, _ in pairs]
-    if max(multiples) > MAX_RECORDS:
+    if len(sensitivities) != len(weights) or not 2 <= len(weights) <= MAX_RECORDS + 1:
         raise InvalidInput("event", event, _BINOMIAL)
-    counted, norm = [Fraction(0)] * (max(multiples) + 1), least
-    for (one, weight), j in zip(pairs, multiples, strict=True):
-        if abs(one - j * least) > one * _ROUNDED:
-            raise InvalidInput("event", event, _BINOMIAL)
-        counted[j] += weight
-        norm = max(norm, one / j) if j else norm
-    return counted, norm
+    norm = max(one / j for j, one in enumerate(sensitivities) if j)
+    total = sum(weights, Fraction(0))
+    if min(weights) < 0 or abs(total - 1) > _ROUNDED or not any(weights[1:]):
+        raise InvalidInput("event", event, "weights >= 0 that add up to 1, some above 0 draws")
+    off = [abs(one - j * norm) > j * norm * _ROUNDED for j, one in enumerate(sensitivities)]
+    if norm <= 0 or any(off):
+        raise InvalidInput("event", event, _BINOMIAL)
+    return weights, norm
 
 
 def _is_dominated(weights: list[Fraction], rate: float) -> bool:

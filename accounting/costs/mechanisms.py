@@ -116,6 +116,9 @@ class PureDP:
 Mechanism: TypeAlias = Gaussian | PoissonGaussian | PoissonRecords | Laplace | PureDP
 
 
+UNSAMPLED: Final = (Gaussian, Laplace, PureDP)
+
+
 def known(mechanism: Mechanism) -> Mechanism:
     """Return the mechanism if it is one of these, or raise `InvalidInput`."""
     if not isinstance(mechanism, Mechanism):
@@ -139,47 +142,24 @@ def simplified(mechanism: Mechanism) -> Mechanism:
     return mechanism
 
 
-def noise_scale(mechanism: Mechanism) -> float:
-    """Return s such that rho of a user with norm c is c^2 / (2 s^2).
+def noise_scale(mechanism: Mechanism, kinds: tuple[type[Mechanism], ...] = UNSAMPLED) -> float:
+    """Return s such that the cost of a norm c is a power of c / s.
 
-    This is the standard deviation of `Gaussian`, the scale of `Laplace`, and 1 for `PureDP`. Raises
-    `InvalidInput` for sampled steps, whose cost has no such form.
+    This is the standard deviation of `Gaussian`, the scale of `Laplace`, and 1 for `PureDP`.
+
+    Raises:
+        InvalidInput: for a mechanism of none of these kinds. The cost of a sampled step has no such
+            form.
     """
     match known(mechanism):
-        case Gaussian(noise_stddev):
-            return noise_stddev
-        case Laplace(scale):
+        case Gaussian(scale) | Laplace(scale) if isinstance(mechanism, kinds):
             return scale
-        case PureDP():
+        case PureDP() if PureDP in kinds:
             return 1.0
-        case PoissonGaussian() | PoissonRecords():
-            raise InvalidInput(
-                "mechanism",
-                mechanism,
-                "Gaussian, Laplace or PureDP: no rho or mu describes Poisson-sampled steps; "
-                "account such steps in renyi",
-            )
-
-
-def gaussian_stddev(mechanism: Mechanism) -> float:
-    """Return s such that mu of a user with norm c is c / s; `Gaussian` only."""
-    gaussian = known(mechanism)
-    if not isinstance(gaussian, Gaussian):
-        raise InvalidInput(
-            "mechanism",
-            mechanism,
-            "Gaussian for the measure gdp; account such steps in zcdp, renyi or pure-dp, or in gdp "
-            "by a cost table; Poisson-sampled ones in renyi",
-        )
-    return gaussian.noise_stddev
-
-
-def pure_scale(mechanism: Mechanism) -> float:
-    """Return s such that a user of norm c has eps = c / s; `Laplace` and `PureDP` only."""
-    match known(mechanism):
-        case Laplace(scale):
-            return scale
-        case PureDP():
-            return 1.0
-    allowed = "Laplace or PureDP: no epsilon bounds the loss under Gaussian noise"
-    raise InvalidInput("mechanism", mechanism, allowed)
+    raise InvalidInput(
+        "mechanism",
+        mechanism,
+        f"{' or '.join(kind.__name__ for kind in kinds)} in this measure: account Gaussian and "
+        "Laplace steps in zcdp or renyi, and Poisson-sampled steps, which have no rho or mu, in "
+        "renyi or steps",
+    )

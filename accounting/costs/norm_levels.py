@@ -105,15 +105,6 @@ def _levels_within(values: FloatArray, grid: FloatArray) -> LevelArray:
     return np.asarray(levels, dtype=np.uint8)
 
 
-def rising(units: IntArray) -> IntArray:
-    """Return the charges of all levels, of shape (L + 1,) or (L + 1, k), made monotone.
-
-    Charges are rounded up, so raising one to that of the level below is sound.
-    """
-    raised: IntArray = np.maximum.accumulate(units, axis=0)
-    return raised
-
-
 def checked_cost_table(table: npt.ArrayLike) -> IntArray:
     """Return `table` if it is a cost table: int64 units, 0 at level 0, never falling.
 

@@ -14,7 +14,6 @@ the spender. Neighbouring datasets differ by adding or removing one user.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -22,10 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import (
+    UNSAMPLED,
+    Gaussian,
+    Laplace,
     Mechanism,
-    gaussian_stddev,
+    PureDP,
     noise_scale,
-    pure_scale,
 )
 from accounting.exact.argument_checks import FloatArray, IntArray, norm_vector, positive_finite
 from accounting.exact.invalid_input import InvalidInput
@@ -48,19 +49,19 @@ class PowerCost:
     Attributes:
         power: p, 1 or 2.
         bits: b.
-        scale_of: returns s of a mechanism, or raises `InvalidInput` if it has none.
+        kinds: the mechanisms that have such a cost.
     """
 
     power: Literal[1, 2]
     bits: int
-    scale_of: Callable[[Mechanism], float]
+    kinds: tuple[type[Mechanism], ...]
 
     def units(self, mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
         """Return ceil((c / s)^p 2^b) of each norm, exactly; it saturates at `MAX_COST_UNITS`.
 
         `norms`: shape (n,), finite, >= 0.
         """
-        scale, vector = self.scale_of(mechanism), norm_vector("norms", norms)
+        scale, vector = noise_scale(mechanism, self.kinds), norm_vector("norms", norms)
         return ratio_ceil(vector, scale, self.bits, MAX_COST_UNITS, self.power)
 
     def norms_within(self, mechanism: Mechanism, units: IntArray) -> FloatArray:
@@ -71,14 +72,14 @@ class PowerCost:
         ratios = units.astype(np.float64) * math.ldexp(1.0, -self.bits)
         if self.power == 2:
             np.sqrt(ratios, out=ratios)
-        norms = np.asarray(ratios * _SHAVE * self.scale_of(mechanism))
+        norms = np.asarray(ratios * _SHAVE * noise_scale(mechanism, self.kinds))
         norms[norms < _SMALLEST_NORM] = 0.0
         return norms
 
 
-ZCDP: Final = PowerCost(2, UNIT_BITS - 1, noise_scale)
-GDP: Final = PowerCost(2, UNIT_BITS, gaussian_stddev)
-PURE: Final = PowerCost(1, UNIT_BITS, pure_scale)
+ZCDP: Final = PowerCost(2, UNIT_BITS - 1, UNSAMPLED)
+GDP: Final = PowerCost(2, UNIT_BITS, (Gaussian,))
+PURE: Final = PowerCost(1, UNIT_BITS, (Laplace, PureDP))
 
 
 def units_at_orders(units: IntArray, orders: FloatArray) -> IntArray:
@@ -91,8 +92,9 @@ def units_at_orders(units: IntArray, orders: FloatArray) -> IntArray:
     tops, shifts = _binary_fractions(orders)
     if units.size and int(units.max()) * int(tops.max()) < MAX_COST_UNITS:  # usual: short orders
         product = units[:, np.newaxis] * tops
-        product += (1 << shifts) - 1
-        product >>= shifts
+        if shifts.any():
+            product += (1 << shifts) - 1
+            product >>= shifts
         return product
     estimate = units.astype(np.float64)[:, np.newaxis] * orders
     saturated = estimate > _SATURATED

@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from accounting.costs.mechanisms import Laplace, Mechanism, pure_scale
+from accounting.costs.mechanisms import Laplace, Mechanism, PureDP, noise_scale
 from accounting.exact.argument_checks import FloatArray, IntArray, nonnegative_array, norm_vector
 from accounting.exact.units import cost_units
 
@@ -90,7 +90,7 @@ def renyi_of_pure(mechanism: Mechanism, norms: FloatArray, orders: FloatArray) -
 def _epsilons_up(mechanism: Mechanism, norms: FloatArray) -> FloatArray:
     """Return the epsilon of each norm, rounded up."""
     with np.errstate(over="ignore", under="ignore"):
-        quotients = norms / pure_scale(mechanism)
+        quotients = norms / noise_scale(mechanism, (Laplace, PureDP))
     return np.where(norms > 0.0, np.nextafter(quotients, np.inf), 0.0)
 
 

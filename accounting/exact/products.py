@@ -40,7 +40,7 @@ def square_ratio_up(c: npt.ArrayLike, s: float, halvings: int = 0) -> FloatArray
         s: finite, > 0.
         halvings: 0 or 1.
     """
-    values, (scale, exponent) = norm_vector("c", c), np.frexp(positive_finite("s", s))
+    values, (scale, exponent) = norm_vector("norms", c), np.frexp(positive_finite("s", s))
     with np.errstate(over="ignore", under="ignore"):
         x = np.ldexp(values, -exponent)
     large = x > _MOST
