@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 TOP = Path(__file__).parents[1]
 README = (TOP / "README.md").read_text(encoding="utf-8")
@@ -37,6 +39,16 @@ DOCUMENTS = sorted(
     for path in [*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("deploy/*.md")]
     if path.is_file()
 )
+
+
+def example(name: str) -> Any:
+    """The module of a script of ``examples``."""
+    spec = importlib.util.spec_from_file_location(name, TOP / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def page(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -13,21 +12,11 @@ import pytest
 
 from streams import Turnstile
 from streams.demo.purchases import load_purchases
-from tests.readme import TOP, blocks
+from tests.readme import blocks, example, page
 from tests.worlds.neighbours import SEED, Fact, Noisy, check_neighbours
 
 pytestmark = pytest.mark.slow
 USER = 99
-
-
-def example(name: str) -> Any:
-    """Return the module of an example."""
-    spec = importlib.util.spec_from_file_location(name, TOP / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 # --- continual_training.py ------------------------------------------------------------
@@ -83,7 +72,7 @@ def test_one_customer_of_a_shop_decides_nothing(name: str) -> None:
 
 # --- docs/dp-ftrl.md ------------------------------------------------------------
 
-(WHOLE, _) = blocks((TOP / "docs" / "dp-ftrl.md").read_text(encoding="utf-8"))
+(WHOLE, _) = blocks(page("dp-ftrl"))
 SETUP, TRAINING = WHOLE.split("\nwith Turnstile", 1)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from streams import Turnstile
+from tests.readme import example
 from tests.worlds.examples import USER, saved
 from tests.worlds.neighbours import Fact, Noisy, Program, check_neighbours, flat
-from tests.worlds.test_examples import example
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 pytest.importorskip("opacus", reason="Opacus is not installed: make test-torch")

@@ -21,9 +21,6 @@ from streams.sdk.roster_steps import poisson_sample
 class FilterDecision:
     step: int
     admitted: NDArray[np.bool_]
-    halted: NDArray[np.int64]
-    readmitted: NDArray[np.int64]
-    exhausted: NDArray[np.bool_]
     clip_norms: NDArray[np.float64]
     sampling_rate: float
     may_be_drawn: bool = False
@@ -101,22 +98,16 @@ class FilterRun:
 
 
 class FilterRoster:
-    may_follow_samples = True
-
     def __init__(self, run: FilterRun, clip_norm: float, levels: int) -> None:
         self.clip_norm, self.levels = float(clip_norm), levels
         self._run = run
         self._service = run.service
 
-    def charge(
-        self, *, noise_stddev: float, sampling_rate: float = 1.0, norms: ArrayLike | None = None
-    ) -> FilterDecision:
+    def charge(self, *, noise_stddev: float, sampling_rate: float = 1.0) -> FilterDecision:
         service, run = self._service, self._run
         if service.timeouts:
             service.timeouts -= 1
             raise DecisionTimeout("not now")
-        if norms is not None:
-            self.set_norms(norms)
         may_be_drawn = run.step < len(service.decisions) and sampling_rate < 1.0
         if run.step == len(service.decisions):
             service.charges.append((noise_stddev, sampling_rate))
@@ -131,16 +122,8 @@ class FilterRoster:
         grid, place = np.unique(service.levels, return_inverse=True)
         table = renyi_cost(PoissonGaussian(noise_stddev, sampling_rate), grid, rule.orders)
         service.spent, admitted = rule.admit(service.spent, table[place])
-        before = service.decisions[-1].admitted if service.decisions else np.ones_like(admitted)
-        return FilterDecision(
-            step,
-            admitted,
-            np.flatnonzero(before & ~admitted),
-            np.flatnonzero(~before & admitted),
-            (rule.remaining(service.spent) <= 0).all(axis=1),
-            np.where(admitted, service.levels, 0.0),
-            sampling_rate,
-        )
+        levels = np.where(admitted, service.levels, 0.0)
+        return FilterDecision(step, admitted, levels, sampling_rate)
 
     def observe(self, positions: ArrayLike, norms: ArrayLike) -> None:
         self.set_norms(norms, positions)

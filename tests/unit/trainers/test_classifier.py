@@ -15,7 +15,6 @@ from streams.trainers import (
     classifier,
     noise_for_steps,
 )
-from streams.trainers.steps import GRID_BITS
 from tests.unit.trainers.rosters import FilterService
 
 
@@ -115,14 +114,6 @@ def test_noise_follows_from_the_budget_of_the_run_and_the_steps() -> None:
     assert service.charges == [(0.5 * wanted, 1.0)] * 3
 
 
-def test_noise_that_is_too_low_for_all_steps_is_rejected() -> None:
-    rows, labels, _, _ = digits()
-    service = FilterService(epsilon=2.0)
-    with pytest.raises(InvalidRequest):
-        digits_classifier(steps=200, noise_multiplier=0.5).fit(rows, labels, run=service.open())
-    assert not service.users
-
-
 def test_user_with_many_examples_is_charged_and_clipped_once_per_step() -> None:
     rows, labels, _, _ = digits()
     service = FilterService()
@@ -154,29 +145,6 @@ def test_the_denominator_is_the_public_population() -> None:
         for population in (1_000, 2_000)
     ]
     assert moved[0] == pytest.approx(2.0 * moved[1])
-
-
-def test_release_does_not_reveal_the_number_of_users() -> None:
-    """A release is a whole number on a public grid, divided by the expected batch.
-
-    So an observer can list the denominators for which all coordinates are on the grid.
-    """
-    rows, labels, _, _ = digits()
-    rate, spacing = 0.1, 2.0 ** (np.frexp(2.0)[1] - GRID_BITS)
-
-    def denominators(users: int) -> set[int]:
-        model = digits_classifier(
-            steps=1, sampling_rate=rate, noise_multiplier=2.0, learning_rate=1.0, population=900
-        ).fit(rows[:users], labels[:users])
-        released = np.concatenate([model.coef_.T.ravel(), model.intercept_])
-        found = set()
-        for candidate in range(400, 1_300):
-            units = released * rate * candidate / spacing
-            if np.allclose(units, np.rint(units), rtol=0.0, atol=1e-4):
-                found.add(candidate)
-        return found
-
-    assert [denominators(users) for users in (499, 500, 731, 1_200)] == [{900}] * 4
 
 
 @pytest.mark.parametrize("missing", ["population", "classes"])
@@ -221,12 +189,6 @@ def test_invalid_arguments_are_rejected(changes: dict[str, Any]) -> None:
     rows, labels, _, _ = digits()
     with pytest.raises(InvalidRequest):
         digits_classifier(steps=2).set_params(**changes).fit(rows, labels)
-
-
-def test_every_example_needs_a_user_id() -> None:
-    rows, labels, _, _ = digits()
-    with pytest.raises(InvalidRequest):
-        digits_classifier(steps=2).fit(rows, labels, users=[1, 2, 3])
 
 
 def test_examples_that_are_not_finite_or_of_no_class_count_as_zero() -> None:

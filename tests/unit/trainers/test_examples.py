@@ -56,6 +56,8 @@ def test_another_number_of_examples_is_refused() -> None:
     with pytest.raises(InvalidRequest):
         ExamplesByUser.of(OWNERS).check_covers(5)
     with pytest.raises(InvalidRequest):
+        ExamplesByUser.covering(5, OWNERS)
+    with pytest.raises(InvalidRequest):
         ExamplesByUser.of([1, None])
 
 

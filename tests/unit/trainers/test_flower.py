@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sqlite3
 import subprocess
@@ -19,7 +18,7 @@ import pytest
 from accounting import Gaussian
 from accounting.release import ExactNoise
 from accounting.research import LocalFilter
-from tests.readme import TOP
+from tests import readme
 
 pytest.importorskip("flwr", reason="Flower is not installed: make test-torch")
 pytest.importorskip("ray", reason="Flower's simulation is not installed: make test-torch")
@@ -34,12 +33,7 @@ LONG = np.full(SHAPE, 9.0)  # clipped to the clip norm
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     from flwr.supercore.task_identity import TaskIdentity
 
-    path = TOP / "examples" / "federated_flower.py"
-    spec = importlib.util.spec_from_file_location("federated_flower", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = readme.example("federated_flower")
     monkeypatch.chdir(tmp_path)
     # Flower sets these in the processes that it starts.
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
@@ -170,7 +164,7 @@ def test_flower_simulates_the_example(tmp_path: Path) -> None:
             **os.environ,
             "FLWR_TELEMETRY_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": f"{TOP}{os.pathsep}{TOP / 'examples'}",
+            "PYTHONPATH": f"{readme.TOP}{os.pathsep}{readme.TOP / 'examples'}",
             "RAY_USAGE_STATS_ENABLED": "0",
         },
         capture_output=True,

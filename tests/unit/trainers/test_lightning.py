@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from streams import Turnstile
 from streams.cli.main import main
 from streams.trainers.checkpoint import Checkpoint
-from tests.readme import TOP
+from tests import readme
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 pytest.importorskip("opacus", reason="Opacus is not installed: make test-torch")
@@ -26,12 +25,7 @@ BUDGETS, MODEL = "budgets.db", "model.npz"
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    path = TOP / "examples" / "train_lightning.py"
-    spec = importlib.util.spec_from_file_location("train_lightning", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = readme.example("train_lightning")
     monkeypatch.setattr(module, "STEPS", STEPS)
     monkeypatch.chdir(tmp_path)
     return module

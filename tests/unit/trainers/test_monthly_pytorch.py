@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
 from streams import Turnstile
-from tests.readme import TOP
+from tests import readme
 
 pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 pytest.importorskip("opacus", reason="Opacus is not installed: make test-torch")
@@ -20,12 +19,7 @@ STEPS = 4  # of one training; a budget pays for two trainings
 def test_a_user_in_more_trainings_than_planned_is_left_out_of_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = TOP / "examples" / "monthly_pytorch.py"
-    spec = importlib.util.spec_from_file_location("monthly_pytorch", path)
-    assert spec is not None
-    assert spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    example = readme.example("monthly_pytorch")
     monkeypatch.setattr(example, "STEPS", STEPS)
     monkeypatch.chdir(tmp_path)
 

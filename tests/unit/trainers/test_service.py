@@ -14,11 +14,10 @@ from accounting import RenyiFilter
 from streams import Turnstile
 from streams.sdk.errors import DecisionTimeout, Fenced
 from streams.sdk.run import Run
-from streams.trainers import Checkpoint, Descent, IndividualDPClassifier, PrivateSteps
+from streams.trainers import Checkpoint, Descent, PrivateSteps
 from streams.trainers import PrivateTrainer as Trainer
 from tests.unit.sdk.partitions import Partitions
 from tests.unit.trainers.rosters import FilterService
-from tests.unit.trainers.test_classifier import digits
 
 Floats = NDArray[np.float64]
 SIZES = np.linspace(0.02, 1.3, 60)
@@ -77,33 +76,6 @@ def test_service_admits_the_users_that_a_step_by_step_filter_admits(
 
 class Crash(BaseException):
     """The process ends here."""
-
-
-@pytest.mark.parametrize("every", [1, 3])
-def test_a_training_that_died_gives_up_the_step_that_it_had_drawn(
-    service: Turnstile, tmp_path: Path, every: int
-) -> None:
-    checkpoint = Checkpoint(tmp_path / "run.npz")
-
-    def dying(model: Floats, positions: NDArray[np.int64]) -> Floats:
-        if run.step == 9:  # step 8 is charged and drawn
-            raise Crash
-        return gradients(model, positions)
-
-    run = service.run("digits", "night-7")
-    trainer = Trainer(
-        steps_of(run), dying, Descent(1.0), checkpoint=checkpoint, checkpoint_every=every
-    )
-    with pytest.raises(Crash):
-        trainer.run(np.zeros(2), 20)
-    assert checkpoint.released() == (7 if every == 1 else 5)
-    run = service.run("digits", "night-7")
-    seen: list[int] = []
-    Trainer(steps_of(run, seed=2), gradients, Descent(1.0), checkpoint=checkpoint).run(
-        np.zeros(2), 12, released=lambda step, model: seen.append(step)
-    )
-    assert seen == [9, 10, 11]
-    assert checkpoint.released() == 11
 
 
 def test_step_that_may_have_been_drawn_is_given_up(
@@ -260,18 +232,3 @@ def test_observed_levels_apply_one_step_later_when_charging_ahead(
             for user, level, seen in rows.tolist():
                 first, norm = known.setdefault(user, (step, seen))
                 assert level == (1.0 if step < first + late else pytest.approx(norm, abs=0.011))
-
-
-@pytest.mark.slow
-def test_a_classifier_without_a_run_has_a_service_of_its_own() -> None:
-    rows, labels, test_rows, test_labels = digits()
-    model = IndividualDPClassifier(
-        epsilon=8.0,
-        population=1_400,
-        classes=range(10),
-        steps=60,
-        sampling_rate=0.2,
-        noise_multiplier=1.5,
-        not_private_seed=1,
-    )
-    assert model.fit(rows, labels).score(test_rows, test_labels) > 0.8

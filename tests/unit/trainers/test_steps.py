@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -79,40 +78,16 @@ def test_release_is_the_sum_of_clipped_gradients_over_the_expected_batch() -> No
     assert [count for _, count in silence.draws] == [3]
 
 
-def test_no_contribution_exceeds_its_level_exactly() -> None:
+@pytest.mark.parametrize("rate", [1e-9, 0.5], ids=["nobody is drawn", "half"])
+def test_noise_is_added_once_and_is_that_which_was_charged(rate: float) -> None:
     service = FilterService()
-    rng = np.random.default_rng(0)
-    for scale in (1e-9, 1.0, 1e9):
-        steps = steps_of(service, users=np.arange(1), sampling_rate=1.0, expected_batch=1.0)
-        silence = silenced(steps)
-        step = steps.begin()
-        step.clip_norms[:] = 0.3
-        step.add(rng.normal(0.0, scale, (1, 7)))
-        square = sum(Fraction(float(x)) ** 2 for x in step.release(7))
-        assert square <= Fraction(0.3) ** 2
-        # What was shorter is not made shorter but by the grid.
-        if scale > 0.1:
-            assert square > Fraction(0.3) ** 2 * Fraction(999, 1000)
-        assert silence.draws
-
-
-def test_noise_is_added_once_and_also_when_nobody_was_drawn() -> None:
-    steps = steps_of(sampling_rate=1e-9, noise_multiplier=3.0, expected_batch=2.0)
+    steps = steps_of(service, sampling_rate=rate, noise_multiplier=3.0, expected_batch=2.0)
     step = steps.begin()
-    assert len(step.positions) == 0
-    noise = step.release(50_000) * 2.0
+    assert (len(step.positions) == 0) == (rate < 0.5)
+    step.add(np.eye(len(step.positions), 50_000) / 2)
+    noise = step.release(50_000)[20:] * 2.0
     assert stats.kstest(noise / 3.0, "norm").pvalue > 1e-6
-
-
-def test_noise_of_a_sum_is_that_which_was_charged() -> None:
-    service = FilterService()
-    steps = steps_of(service, noise_multiplier=0.7, expected_batch=1.0)
-    step = steps.begin()
-    rows = np.zeros((len(step.positions), 20_000))
-    rows[:, 0] = 0.5
-    step.add(rows)
-    assert stats.kstest(step.release(20_000)[1:] / 0.7, "norm").pvalue > 1e-6
-    assert service.charges == [(0.7, 0.5)]
+    assert service.charges == [(3.0, rate)]
 
 
 @pytest.mark.parametrize("outer_parts", [(), (0, 2)])
@@ -128,32 +103,6 @@ def test_every_deviate_of_a_private_training_is_used_once(outer_parts: tuple[int
     noise = np.concatenate([steps.begin().release([300, 7, 300]) for _ in range(120)]) * 2.0
     assert len(np.unique(noise)) > 0.99 * len(noise)
     assert stats.kstest(noise / 3.0, "norm").pvalue > 1e-6
-
-
-def test_gradients_may_come_in_parts_and_give_the_same_sum() -> None:
-    rows = np.random.default_rng(1).normal(size=(20, 40_000))
-    values = []
-    for users_at_once in (1, 7, 20):
-        steps = steps_of(sampling_rate=1.0)
-        silenced(steps)
-        step = steps.begin()
-        for places in step.parts(users_at_once):
-            step.add(rows[places], places)
-        values.append(step.release(40_000))
-    assert np.array_equal(values[0], values[1])
-    assert np.array_equal(values[0], values[2])
-
-
-def test_sums_do_not_depend_on_the_order_of_users() -> None:
-    rows = np.random.default_rng(2).normal(size=(20, 300))
-    values = []
-    for order in (slice(None), slice(None, None, -1)):
-        steps = steps_of(sampling_rate=1.0)
-        silenced(steps)
-        step = steps.begin()
-        step.add(rows[order])
-        values.append(step.release(300))
-    assert np.array_equal(*values)
 
 
 def test_observed_norms_become_levels_from_the_next_step() -> None:
@@ -323,14 +272,6 @@ def test_gradient_that_is_not_finite_counts_as_zero_for_its_user(bad: float) -> 
     step.add(rows)
     assert step.release(2) == pytest.approx([0.19, 0.19], rel=1e-5)
     assert service.levels[3] == 1.0
-
-
-def test_float32_rows_are_clipped_in_float64() -> None:
-    steps = steps_of(users=np.arange(1), sampling_rate=1.0, expected_batch=1.0)
-    silenced(steps)
-    step = steps.begin()
-    step.add(np.full((1, 9), 0.4, dtype=np.float32))
-    assert sum(Fraction(float(x)) ** 2 for x in step.release(9)) <= 1
 
 
 def test_noise_and_rate_may_follow_a_public_schedule() -> None:
