@@ -2,23 +2,18 @@
 
 The theorem of the individual filter compares the releases with and without one user, i, and lets
 every other user contribute the same in both (Feldman and Zrnic 2021, Theorem 4.5; docs/dp-ftrl.md).
-So whether user j is asked to take part in a step may depend on
-
-- released outputs and public facts,
-- j's own data and j's own coins,
-
-and on nothing else. In particular it must not depend on which users, or how many, were admitted,
-halted or drawn before. Otherwise i's admission would move other users from one release to another,
-by far more than i is charged. A cohort of a fixed size drawn from the users who are left is
-unsound, and so is one of the users who were not admitted lately.
+So whether user j is asked to take part in a step may depend on released outputs and public facts,
+and on j's own data and coins. It must not depend on which users, or how many, were admitted, halted
+or drawn before: i's admission would then move other users from one release to another, by far more
+than i is charged. A cohort of a fixed size drawn from the users who are left is unsound, and so is
+one of the users who were not admitted lately.
 
 Sound cohorts are all available users, and those that the functions here return. Whether a user is
 available must follow the same condition.
 
-Batches are drawn by Poisson sampling alone. The charged cost of a sampled step is proven for users
-who are drawn independently, each with the charged rate. Batches of a fixed size, shuffled passes,
-weights, samples that are cut, padded or drawn again, and rosters of the drawn users spend more than
-is counted, often by orders of magnitude (arXiv 2411.04205 for shuffled passes).
+Batches are drawn by Poisson sampling alone. Batches of a fixed size, shuffled passes, weights,
+samples that are cut, padded or drawn again, and rosters of the drawn users spend more than is
+counted, often by orders of magnitude (arXiv 2411.04205 for shuffled passes).
 """
 
 from __future__ import annotations

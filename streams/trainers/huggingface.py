@@ -1,36 +1,19 @@
-"""A Hugging Face ``Trainer`` whose training is private for every user.
-
-    trainer = HuggingFaceTrainer(
-        model=model, args=args, train_dataset=dataset, data_collator=default_data_collator,
-        examples=[  # made up
-            {"input_ids": [n] * 128, "attention_mask": [1] * 128, "label": n % 2} for n in range(4)
-        ],
-        engine=PrivacyEngine(turnstile, dataset="reviews", run="night-7"), users=user_ids,
-        target_epsilon=3.0, target_delta=1e-5,
-    )
-    trainer.train()
+"""A Hugging Face ``Trainer`` whose training is private for every user (docs/train/huggingface.md).
 
 One step of the ``Trainer`` is one charged step: learning-rate schedules, logging and saving follow
-public numbers. ``args`` sets the rest: ``max_grad_norm`` is the clip norm of a user's gradient,
-``per_device_train_batch_size`` times ``gradient_accumulation_steps`` is the expected number of
-examples in a step, and the former is the number of examples that are computed at once.
-
-The training loss is not logged, because it is a release that is not charged. Evaluation on other
-data is as usual.
+public numbers. ``args.max_grad_norm`` is the clip norm of a user's gradient.
+``args.per_device_train_batch_size`` is the number of examples that are computed at once; times
+``gradient_accumulation_steps`` it is the expected number of examples in a step.
 
 **Resuming.** Whenever the ``Trainer`` saves, the content of its checkpoint folder and the released
-step are also written to one file, ``turnstile.npz`` in ``output_dir``, which is replaced
-atomically. ``train(resume_from_checkpoint=True)`` continues from this file: the folders are for
-other programs. Steps that were charged since it was written are given up: they stay charged, they
-count as steps of the learning-rate schedule, and nothing more of them is released.
+step are also written to one file, which is replaced atomically. Steps that were charged since are
+given up: they stay charged, they count as steps of the learning-rate schedule, and nothing more of
+them is released.
 
 **Ill-formed examples have a loss of 0**: those without a column of ``examples``, with another shape
 or type, or with a token, position or label unknown to the model. An error would reveal them.
 
-Examples must be padded to one length (``padding="max_length"``): padding to the longest example of
-a batch makes the gradient of a user depend on the other users' examples. Where a model shares
-``position_ids`` between examples, as BERT and GPT-2 do, add them to each example. transformers and
-accelerate are the extra ``huggingface``.
+transformers and accelerate are the extra ``huggingface``.
 """
 
 from __future__ import annotations

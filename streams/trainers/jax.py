@@ -1,14 +1,8 @@
-"""Individual accounting for JAX, instead of ``jax.grad``.
+"""Individual accounting for JAX, instead of ``jax.grad`` (docs/train/jax.md).
 
-    private = PrivateSteps(run, grouped.users, clip_norm=1.0, noise_multiplier=1.1, ...)
-    gradient = private_grad(loss, private, grouped)
-    while private.step < steps:
-        updates, state = optimizer.update(gradient(params, images, labels), state, params)
-        params = optax.apply_updates(params, updates)
-
-``loss(params, *example)`` is the loss of one example. The function cannot be compiled as a whole,
-because a charge happens between two steps. If gradients by user are computed elsewhere, give them
-to ``PrivateSteps``. JAX is the extra ``jax``; optax is not needed.
+The function that computes a step's gradient cannot be compiled as a whole, because a charge happens
+between two steps. If gradients by user are computed elsewhere, give them to ``PrivateSteps``. JAX
+is the extra ``jax``; optax is not needed.
 """
 
 from __future__ import annotations

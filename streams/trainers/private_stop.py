@@ -3,12 +3,6 @@
 How many users are left follows from their data, so it must not end a training. A noisy count of
 them may: it is a release, which is charged.
 
-    stop = PrivateStop(t, "faces", "night-7-stop", users, threshold=500, noise_stddev=40.0,
-                       every=10, counts=20)
-    steps = PrivateSteps(t.run("faces", "night-7"), users, stop=stop, ...)
-    while steps.step < 300 and not steps.stopped:
-        ...
-
 1. Before the training every user is charged for all counts, in a run of their own: one Gaussian
    step of norm sqrt(counts). A user adds 0 or 1 to each count, so no user changes all of them
    together by more than this norm. That the training's steps come in between changes nothing: a

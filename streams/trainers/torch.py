@@ -1,15 +1,4 @@
-"""Individual accounting for PyTorch, with the names and habits of Opacus.
-
-    engine = PrivacyEngine(turnstile, dataset="faces", run="night-7")
-    module, optimizer, loader = engine.make_private_with_epsilon(
-        module=module, optimizer=optimizer, data_loader=loader, users=user_ids,
-        target_epsilon=3.0, target_delta=1e-5, epochs=15, max_grad_norm=1.0,
-    )
-    for _ in range(15):
-        for images, labels in loader:
-            optimizer.zero_grad()
-            criterion(module(images), labels).backward()
-            optimizer.step()
+"""Individual accounting for PyTorch, with the names and habits of Opacus (docs/train/pytorch.md).
 
 The loader charges a step and draws its users; the optimizer clips, adds noise and updates the
 parameters. Gradients by example come from Opacus's ``GradSampleModule``. Its validator rejects
@@ -22,11 +11,9 @@ The contribution of a user must not depend on which other users were drawn:
 - **Every batch has the same number of examples.** The drawn users' examples are filled up with
   copies, whose gradients are dropped; more of them come in several batches. Libraries round the
   gradient of an example differently in a batch of another size.
-- **Dropout and augmentation follow the operating system's randomness while a step is open.** With
-  a known seed the mask of an example would reveal its place in the batch, and so which other users
-  were drawn. Afterwards the generators of PyTorch, NumPy and Python continue from their state
-  before the step, except for a normal deviate that NumPy may have kept
-  (``streams.trainers.loader.Randomness``).
+- **Dropout and augmentation follow the operating system's randomness while a step is open**
+  (``streams.trainers.loader.Randomness``). With a known seed the mask of an example would reveal
+  its place in the batch, and so which other users were drawn.
 
 Gradients of linear layers in float32 that see one row per example are not written out, in trainings
 without ``users``. Opacus's ghost clipping computes norms and sums in float32, which bounds no
