@@ -60,7 +60,7 @@ class AccountTerms:
 
     Attributes:
         budgets: whole units: one, or one per order; at most 256 if each user has one order.
-        tick_sizes: of the odometer, 1 unit or more, one per budget.
+        tick_sizes: units of an odometer's tick, 1 or more, one per budget.
         orders: see the table of this module.
     """
 
@@ -98,7 +98,7 @@ class AccountCostTable:
     nothing but what they have spent.
 
     Args:
-        terms: of the account.
+        terms: the account's terms.
         units: the charge at each level, `checked_cost_table`: shape (L + 1,), or (L + 1, k) for
             orders "per-user" and "all".
     """
@@ -152,7 +152,7 @@ class LevelPayment(Payment):
 
     Args:
         table: the cost table of the account and step.
-        balances: of the account.
+        balances: the account's balances.
         rows: the users' rows in the balances.
         order: the users' orders, if each is bound to one.
         levels: the level that each user asks for, uint8, shape (m,).

@@ -37,7 +37,7 @@ class Restart(NamedTuple):
     Attributes:
         users: their indices in the block.
         base: units spent at the restart, shape (r,) or (r, k).
-        ticks, ticks_before: of the odometer, shape (r,).
+        ticks, ticks_before: the odometer's ticks after and before, shape (r,).
     """
 
     users: IntArray
@@ -56,7 +56,7 @@ class Payment(ABC):
         base: units spent when the odometer last restarted, of the shape of `spent`.
         cost: units, of the shape of `spent`; the payment owns this array.
         budgets: units: one number, one per order, or of the shape of `spent` (m,).
-        tick_sizes: of the odometer, of the shape of `budgets`.
+        tick_sizes: units of an odometer's tick, of the shape of `budgets`.
         kept: units of the budgets that have to remain: one number, or of the shape of `budgets`.
 
     Attributes:
@@ -151,7 +151,7 @@ def grant(
     of what each account would grant alone, because a cost never falls as the norm grows.
 
     Args:
-        payments: of the same users in each of their accounts.
+        payments: the payments of the same users in each of their accounts.
         asked: norms or levels, shape (m,).
         clip: whether less than asked may be granted.
 

@@ -175,8 +175,8 @@ class RecurringCharge:
     Args:
         accounts: one or more accounts in which every user has a budget, the innermost first.
         slots: for each account the row of each position, all different.
-        columns: of the roster, as they were stored with the balances. The calendar queue need not
-            be stored: the next step schedules all positions.
+        columns: the roster's columns, as they were stored with the balances. The calendar queue
+            need not be stored: the next step schedules all positions.
         steps: the number of steps taken, less than `roster.MAX_STEPS`.
         tables: the cost table of each account at the last step; none before the first.
         clip: whether users who cannot pay are granted a lower level.
@@ -334,7 +334,7 @@ class RecurringCharge:
 
         Args:
             where: the positions.
-            tables: of the step.
+            tables: the step's cost tables.
             noticed: receives the users to whom something may have happened, if there are any.
             rises: for each account, receives the odometers that rose, if any did.
         """

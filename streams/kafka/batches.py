@@ -279,7 +279,7 @@ class FetchedBatches:
 
     Args:
         fetched: as the broker sent it.
-        kind: of the batches.
+        kind: the batches' kind.
         control: the client's own batch: a client looks into control batches by itself.
         corrupt: the client's error for a corrupt batch.
     """

@@ -83,7 +83,7 @@ def new_reader(config: Config, *, of_events: bool = False, **settings: Any) -> K
 
     Args:
         of_events: whether it reads a topic of events, in batches of many users.
-        settings: of the client.
+        settings: the client's settings.
     """
     settings = {"max_partition_fetch_bytes": _MAX_RECORD, **_UNMEASURED, **settings}
     consumer = KafkaConsumer(

@@ -105,9 +105,9 @@ class Budgets:
         """Charge users by their norms; every check has passed.
 
         Args:
-            users: of the charge.
-            norms: of these users, (n,).
-            mechanism: of the step.
+            users: the charged users.
+            norms: the norms of these users, (n,).
+            mechanism: the step's mechanism.
             sought: the users in each budget, as it is now.
             reserve: the share of every budget that has to remain.
             too_soon: users who are halted by the minimum separation and charged nothing, (n,).
@@ -195,7 +195,7 @@ class Budgets:
         they were erased.
 
         Args:
-            slots: of the new members, in each budget.
+            slots: the slots of the new members, in each budget.
         """
         if len(self.family) > 1:
             outermost = self.accounts.index(self.outermost[0])

@@ -76,9 +76,9 @@ def answer(kind: type[AnyAnswer], request: Request, place: Place, **fields: Any)
     """Return an answer, which repeats what the request is about.
 
     Args:
-        kind: of the answer.
+        kind: the answer's kind.
         request: the request.
-        place: of the request.
+        place: the request's place.
         fields: all others, and those that differ from the request.
     """
     repeated = {

@@ -53,9 +53,9 @@ def retire(state: State, place: Place, request: Retire, head: bytes) -> LogRetir
 
     Args:
         state: the partition's state.
-        place: of the record.
+        place: the record's place.
         request: names the log that continues it.
-        head: of the hash chain before the record.
+        head: the head of the hash chain before the record.
 
     Raises:
         Rejection: LOG_CHANGED, if the datasets are not those that the request expects.

@@ -138,8 +138,8 @@ class Members:
 
     Args:
         rows: their stored columns.
-        budgets: of the run's dataset.
-        terms: of the roster.
+        budgets: the budgets of the run's dataset.
+        terms: the roster's terms.
         steps: the number of steps taken.
 
     Attributes:
@@ -223,7 +223,7 @@ class Members:
         Args:
             tables: the cost table of each budget from this step on; None if they do not change.
             rows: members whose levels change, ascending; a slice if they are all members.
-            levels: of these, from this step on.
+            levels: their levels, from this step on.
 
         Returns:
             What the step changed, for answers, and the changes of members and of accounts to store.

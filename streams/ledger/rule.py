@@ -44,11 +44,11 @@ class NormPayment(Payment):
     """A payment for a step with a norm for each user.
 
     Args:
-        rule: of the account.
+        rule: the account's rule.
         spent, base, cost: units of each user; see `Payment`.
         order: the index of each user's Rényi order, if users are bound to one.
-        mechanism: of the step.
-        norms: that the step asks for, (n,).
+        mechanism: the step's mechanism.
+        norms: the norms that the step asks for, (n,).
         reserve: the share of the budget that has to remain.
     """
 
@@ -148,10 +148,10 @@ class Rule:
         Users are bound whether they are admitted or not; they are given by their slots.
 
         Args:
-            rows: of all users.
-            slots: of the users who pay, (n,).
-            mechanism: of the step.
-            norms: that the step asks for, (n,).
+            rows: the rows of all users.
+            slots: the slots of the users who pay, (n,).
+            mechanism: the step's mechanism.
+            norms: the norms that the step asks for, (n,).
             reserve: the share of the budget that has to remain.
         """
         cost = self._measure.charge_units(mechanism, norms, self._orders)
@@ -172,9 +172,9 @@ class Rule:
         It is the order that admits most steps of the user's charge.
 
         Args:
-            rows: of all users.
-            slots: of the users who pay, (n,).
-            costs: of some charges at every order, (m, orders), such as the levels of a cost table.
+            rows: the rows of all users.
+            slots: the slots of the users who pay, (n,).
+            costs: costs of some charges at every order, (m, orders), such as a cost table.
             charges: which of these charges each user pays, (n,).
 
         Returns:
@@ -206,7 +206,7 @@ class Rule:
         A bound never exceeds the budget, regardless of the ticks.
 
         Args:
-            ticks: of each user.
+            ticks: each user's ticks.
             order: the order of each user, if users are bound.
         """
         budgets, tick_sizes = self.terms.units_of(order)

@@ -238,7 +238,7 @@ def check_mechanism(
     Args:
         charge: the step.
         clip_norm: the largest norm; 0 if it is not known.
-        policies: of all budgets charged, the dataset's own first.
+        policies: the policies of all budgets charged, the dataset's own first.
     """
     covers = Measure.covers
     if isinstance(charge, ChargeRoster):
@@ -270,8 +270,8 @@ def check_covered(
     enough.
 
     Args:
-        mechanism: of the step.
-        policies: of all budgets charged, the dataset's own first.
+        mechanism: the step's mechanism.
+        policies: the policies of all budgets charged, the dataset's own first.
         covers: ``Measure.covers`` or, for steps with a cost table, ``Measure.covers_by_table``.
         clip_norm: the largest norm; 0 if it is not known.
     """
@@ -344,8 +344,8 @@ def check_once(users: UserIds, slots: NDArray[np.int64]) -> None:
     """Check that no known user appears twice (DUPLICATE_USER).
 
     Args:
-        users: of the charge.
-        slots: of these users; UNKNOWN for those never seen.
+        users: the charged users.
+        slots: their slots; UNKNOWN for those never seen.
     """
     ordered = np.sort(slots.astype(np.int32))  # half as long, sorted in half the time
     repeated = ordered[1:] == ordered[:-1]
@@ -363,7 +363,7 @@ def check_no_member(users: UserIds, slots: NDArray[np.int64], members: NDArray[n
 
     Args:
         users: to be enrolled.
-        slots: of these users; UNKNOWN for those never seen.
+        slots: their slots; UNKNOWN for those never seen.
         members: the slots of all members.
     """
     repeated = np.isin(slots, members)
@@ -414,7 +414,7 @@ def check_kinds(policy: Policy, first: User | None, users: UserIds) -> None:
     Args:
         policy: the policy of the dataset.
         first: its first user in this partition, if it has one.
-        users: of the charge.
+        users: the charged users.
     """
     allowed = policy.user_ids
     if allowed == "mixed" or not len(users):

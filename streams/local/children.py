@@ -44,7 +44,7 @@ class Child:
         """Start the program.
 
         Args:
-            name: of the program, in messages.
+            name: the program's name, in messages.
             command: the program and its arguments.
             log: file for its output.
             environment: all environment variables; those of this process by default.

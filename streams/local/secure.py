@@ -170,7 +170,7 @@ class Secrets:
 
     Attributes:
         directory: the directory.
-        passwords: of each role, the same for Kafka and Redis.
+        passwords: each role's password, the same for Kafka and Redis.
         request_keys: the public key of each role that signs its requests, for access lists.
     """
 

@@ -56,8 +56,9 @@ class LocalStack:
 
         Args:
             workers: number of workers.
-            partitions: of topics that do not exist yet (TURNSTILE_PARTITIONS of the workers).
-            prefix: of topics and Redis keys (TURNSTILE_PREFIX of the workers).
+            partitions: the number in topics that do not exist yet (the workers'
+                TURNSTILE_PARTITIONS).
+            prefix: the prefix of topics and Redis keys (TURNSTILE_PREFIX of the workers).
             kafka: bootstrap servers of an existing broker; by default the stack starts one.
             redis: URL of an existing Redis; by default the stack starts one.
             known_ports: let the broker and Redis have the ports 9092 and 6379 if they are free.

@@ -29,7 +29,7 @@ class StatedBudget:
     """A budget that every charge to a dataset has to fit.
 
     Attributes:
-        kind: of guarantee, in words.
+        kind: the guarantee's name.
         unit: the unit of the amounts.
         amounts: in this unit, rounded up; one per order if there are orders.
         orders: the Rényi orders; empty if there are none.
@@ -126,8 +126,8 @@ def statement_of(policies: Sequence[Policy], delta: float) -> Statement:
     """Return the guarantee of a dataset.
 
     Args:
-        policies: of the dataset and of the datasets that its charges draw on as well, the nearest
-            first: its ancestors, and the dataset that has the whole budget of a share.
+        policies: the policies of the dataset and of the others that its charges draw on, the
+            nearest first: its ancestors, and the dataset that has the whole budget of a share.
         delta: the delta of the guarantee, strictly between 0 and 1.
 
     Raises:

@@ -197,7 +197,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         It holds for all outputs of the dataset together, whenever the runs end, like `epsilon`.
 
         Args:
-            false_positive_rate: of the attack, strictly between 0 and 1.
+            false_positive_rate: the attack's rate, strictly between 0 and 1.
             order: the user's own Rényi order. None: any user's.
 
         Raises:

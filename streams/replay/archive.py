@@ -60,7 +60,7 @@ class StoredHead:
     """A stored head of a partition's hash chain.
 
     Attributes:
-        partition: of the log.
+        partition: the log's partition.
         holder: where it is stored.
         next: the head covers the records before this offset.
         head: 32 bytes; empty if there is none.

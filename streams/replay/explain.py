@@ -57,7 +57,7 @@ class Share:
 
     Attributes:
         dataset: the dataset with this budget.
-        unit: of the numbers.
+        unit: the unit of the numbers.
         power: the power of the numbers that adds up: 2 for mu, otherwise 1.
         orders: the Rényi orders; empty if the measure has none.
         tightest: the index of the order at which the largest share of the budget is spent.

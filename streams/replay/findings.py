@@ -33,7 +33,7 @@ class LogFinding:
     """One difference.
 
     Attributes:
-        offset: of the log; None if the finding is not about one record.
+        offset: the record's offset; None if the finding is not about one record.
         about: the subject: dataset, run, step, user and the like.
         problem: what differs, for people.
     """

@@ -84,7 +84,7 @@ class PublishedOdometers(Published):
         The topic or the outbox has what the records before the offset led to.
 
         Args:
-            offset: of the log.
+            offset: an offset of the log.
             ledger: the state there.
             last_outputs: returns where the log has the last outputs with these keys before an
                 offset, if it has.

@@ -52,7 +52,7 @@ class Topic(NamedTuple):
     """How the records of a topic are read and compared.
 
     Attributes:
-        name: of the topic, without the prefix.
+        name: the topic's name, without the prefix.
         check: under which differences are reported.
         subject: the names of what makes the subject, and the fields, as far as a record has them.
         content: returns the part of a record that must be equal.
@@ -89,7 +89,7 @@ class Digests:
     Eight are a digest with a new key, so nothing can be made to look like a member.
 
     Attributes:
-        marks: of all members, 0 at first.
+        marks: the marks of all members, 0 at first.
     """
 
     def __init__(self, members: Iterable[object]) -> None:

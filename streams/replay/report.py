@@ -56,13 +56,14 @@ class Losses:
         remaining: what is left of the budget at this order.
         order: this order; NaN if the measure has none.
         epsilon: an upper bound, at delta, on the loss of a fixed schedule of these steps.
-        any_time_epsilon: of the charges; NaN if norm levels may have followed sampling coins.
+        any_time_epsilon: the any-time epsilon of the charges; NaN if norm levels may have followed
+            sampling coins.
         erased: the number of erased users, who have no row because their ids are unknown.
-        true_positive_rate: of an attack with the given false-positive rate, at most, for a fixed
-            schedule of these steps.
+        true_positive_rate: the largest rate of an attack with the given false-positive rate, for a
+            fixed schedule of these steps.
         advantage: the largest true-positive rate minus the false-positive rate, for such a
             schedule.
-        budget_risk: of an attack on any user of the dataset, from the budget.
+        budget_risk: the risk of any user of the dataset, from the budget.
     """
 
     partition: int
@@ -103,7 +104,7 @@ def report(
     Args:
         archive: the topics.
         delta: the delta of the epsilons, strictly between 0 and 1.
-        false_positive_rate: of the attacks, strictly between 0 and 1.
+        false_positive_rate: the attacks' rate, strictly between 0 and 1.
         method: the method of ``ReportAccountant``.
         dataset: report only this one.
         progress: called with the replay of each partition; see ``LogReplay.steps``.

@@ -372,7 +372,7 @@ def charged_by_norms(
     Args:
         mechanism: of ``read_mechanism``.
         clip_norm: the largest norm, if there is one.
-        policies: of the dataset itself, then of its ancestors.
+        policies: the policies of the dataset, then of its ancestors.
 
     Raises:
         UncoveredStep: a measure cannot charge the mechanism.

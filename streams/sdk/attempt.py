@@ -151,7 +151,7 @@ class Attempt:
     Attributes:
         token: partition 0 knows this attempt by it.
         step: the next step.
-        state: of that step, or of the whole attempt.
+        state: the state of that step, or of the whole attempt.
         handed_back: the partitions in which an earlier attempt has decided ``step``; if the attempt
             is shared, an earlier call.
         is_shared: other processes may charge this attempt as well.

@@ -346,7 +346,7 @@ class BudgetFile:
             table: its name.
             begin: the first offset.
             end: the offset after the last one.
-            partition: of this one only; of norms one must be given.
+            partition: only this one's records; required for norms.
             checked: whether to compare the records with their digests.
 
         Raises:

@@ -102,7 +102,7 @@ class PendingRequest:
         key: identifies the answers.
         requests: by partition.
         deadline: until when they may be sent.
-        headers: of the records, from the observers.
+        headers: the records' headers, from the observers.
         to_the_end: wait for all replies, even if one is a rejection.
 
     Attributes:
@@ -306,8 +306,8 @@ class Connection(ABC):
 
         Args:
             requests: by partition, with one token.
-            kind: of the answers.
-            deadline: of the wait.
+            kind: the kind of the answers.
+            deadline: when the wait ends.
             log: the id of the log that the requests are signed for; by default the connection's.
 
         Raises:

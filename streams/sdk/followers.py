@@ -120,7 +120,7 @@ def distinct_halts(
     """Yield every HALT event once. Workers that take over a partition publish some records again.
 
     Args:
-        records: of the topic halts.
+        records: the records of the topic halts.
         dataset: only records of this dataset.
         run: only records of runs with this name.
 
@@ -178,7 +178,7 @@ def distinct_rejects(records: Iterator[Followed]) -> Iterator[tuple[float, Rejec
     """Yield each rejection once, with its time in seconds since 1970.
 
     Args:
-        records: of the topic rejects.
+        records: the records of the topic rejects.
     """
     decoder = msgspec.msgpack.Decoder(Rejected)
     newest: dict[int, int] = {}  # by partition; workers publish in the order of the log

@@ -487,7 +487,7 @@ def enrol(
         connection: to the service.
         empty: a request without users.
         layout: the users by partition.
-        deadline: of each round of answers.
+        deadline: the deadline of each round of answers.
 
     Raises:
         InvalidRequest: the roster of the run has other users than these.

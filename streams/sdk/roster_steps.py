@@ -155,7 +155,7 @@ class RosterPart(NamedTuple):
     Attributes:
         record: the encoded request.
         digest: the digest of its content, which its decision carries.
-        cost_table_digest: of the step.
+        cost_table_digest: the digest of the step's cost table.
         positions: the positions of the roster's members in this partition.
         asked: the levels to charge.
     """

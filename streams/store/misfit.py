@@ -52,7 +52,7 @@ class Suspensions:
     """The possible suspensions of one partition, whose log is the one described here.
 
     Attributes:
-        prefix: of topics and Redis keys.
+        prefix: the prefix of topics and Redis keys.
         partition: its number.
         topic: the 16 bytes of the id that the topic norms has now.
         partitions: P, its present number of partitions.

@@ -215,8 +215,8 @@ def find_last(stretches: Iterable[Iterable[Record]], with_contents: bool) -> Sna
     in memory.
 
     Args:
-        stretches: of the topic, the last one first, each in the order of its records. No more of
-            them are read than needed.
+        stretches: parts of the topic, the last one first, each in the order of its records. No
+            more of them are read than needed.
         with_contents: whether the contents are wanted, or the listing alone.
 
     Raises:

@@ -178,7 +178,7 @@ class Store(Protocol):
 
         Args:
             guard: what the owner knows.
-            fields: of meta, to set.
+            fields: the fields of meta to set.
             first: the offset of the first record of a batch. ``DUPLICATE`` and ``GAP`` mean that
                 it is not the next one.
             replaces: whether to delete all deltas, pages and outbox entries first.

@@ -40,7 +40,7 @@ async def check_continues(meta: Meta | None, log: Log, suspensions: Suspensions)
     """Check that the log continues a state of this topic.
 
     Args:
-        meta: of the state; None: nothing has been applied yet.
+        meta: the state's meta; None: nothing has been applied yet.
 
     Raises:
         PartitionSuspended: it does not.

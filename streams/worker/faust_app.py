@@ -71,7 +71,7 @@ class TurnstileApp(faust.App):
         name: the consumer group.
         topic: the topic to read.
         at_once: the largest number of records to take from one fetch.
-        partitions: of the topic, as this process owns them.
+        partitions: the topic's partitions that this process owns.
         take: receives each record of the topic; it may wait for room.
         connect: is called before anything is consumed.
         disconnect: is called at the end.
