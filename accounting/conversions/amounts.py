@@ -11,12 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.argument_checks import (
-    BoolArray,
-    FloatArray,
-    nonnegative_array,
-    nonnegative_finite,
-)
+from accounting.exact.argument_checks import FloatArray, nonnegative_array, nonnegative_finite
 
 # Sums of a few terms are computed to within this, relative to the sum of their magnitudes.
 SUM_ERROR: Final = 2.0**-49
@@ -55,41 +50,32 @@ def probability_up(log_delta: FloatArray) -> FloatArray:
     return np.asarray(np.minimum(delta, 1.0))[()]
 
 
-def bisected(
-    holds: Callable[[FloatArray], BoolArray], low: FloatArray, high: FloatArray, steps: int
-) -> tuple[FloatArray, FloatArray]:
-    """Return (low, high) around the point where a condition ends, halved `steps` times.
-
-    The condition has been evaluated at both ends, unless one was given: it holds at the lower one
-    and fails at the upper one. So it need not be monotone up to the last digits, and the caller
-    takes the end on the safe side.
-
-    Args:
-        holds: whether each entry of an array of the shape of `low` is below the end.
-        low: points where the condition holds.
-        high: points where it does not, of the shape of `low`, and not below it.
-        steps: the number of halvings.
-    """
-    for _ in range(steps):
-        middle = 0.5 * (low + high)
-        below = holds(middle)
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return low, high
-
-
 def rising_root(
     function: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray
 ) -> FloatArray:
-    """Return the point where an increasing function crosses 0, from below; `low` if none."""
-    ends = np.minimum(low, high), np.maximum(low, high)
+    """Return the point where an increasing function crosses 0, from below; `low` if none.
+
+    The function need not be monotone up to the last digits: it is negative at the result.
+    """
+    low, high = np.minimum(low, high), np.maximum(low, high)
     with np.errstate(over="ignore", under="ignore"):
-        return bisected(lambda middle: function(middle) < 0.0, *ends, BISECTIONS)[0]
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (low + high)
+            below = function(middle) < 0.0
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return low
 
 
-def shaved(budget: float, holds: Callable[[float], bool]) -> float:
-    """Return `budget`, reduced by the smallest relative 2**-k for which `holds` confirms it."""
+def confirmed(
+    budget: float,
+    epsilon: float,
+    delta: float,
+    to_epsilon: Callable[[float, float], FloatArray],
+    to_delta: Callable[[float, float], FloatArray],
+) -> float:
+    """Return `budget`, reduced by the smallest relative 2**-k for which both conversions hold."""
     for bits in range(50, 0, -1):
         smaller = budget * (1.0 - 2.0**-bits)
-        if holds(smaller):
+        if to_epsilon(smaller, delta) <= epsilon and to_delta(smaller, epsilon) <= delta:
             return smaller
     return 0.0

@@ -17,24 +17,20 @@ computed as a sum of two float64, and the smaller one enters to first order.
 from __future__ import annotations
 
 import math
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 
 from accounting.conversions.amounts import (
+    confirmed,
     known_amounts,
     probability_up,
     restored,
     rising_root,
-    shaved,
     target_epsilon,
 )
-from accounting.exact.argument_checks import (
-    FloatArray,
-    probability,
-)
+from accounting.exact.argument_checks import FloatArray, probability
 from accounting.exact.products import split, two_product_error
 
 _SMALL_MU = 0.25
@@ -54,11 +50,7 @@ _ERROR, _TAIL_ERROR = 64.0, 5.0
 _LOG_ERROR = 6.0
 
 
-@overload
-def gdp_to_epsilon(mu: float, delta: float) -> float: ...
-@overload
-def gdp_to_epsilon(mu: FloatArray, delta: float) -> FloatArray: ...
-def gdp_to_epsilon(mu: npt.ArrayLike, delta: float) -> float | FloatArray:
+def gdp_to_epsilon(mu: npt.ArrayLike, delta: float) -> FloatArray:
     """Return the epsilon that mu-GDP implies at `delta`, of the shape of `mu`.
 
     The inverse of `gdp_to_delta`, approached from above.
@@ -72,11 +64,7 @@ def gdp_to_epsilon(mu: npt.ArrayLike, delta: float) -> float | FloatArray:
     return restored(known, _least_epsilon(mus, log_delta), infinite=math.inf)
 
 
-@overload
-def gdp_to_delta(mu: float, epsilon: float) -> float: ...
-@overload
-def gdp_to_delta(mu: FloatArray, epsilon: float) -> FloatArray: ...
-def gdp_to_delta(mu: npt.ArrayLike, epsilon: float) -> float | FloatArray:
+def gdp_to_delta(mu: npt.ArrayLike, epsilon: float) -> FloatArray:
     """Return the delta that mu-GDP implies at `epsilon`, of the shape of `mu`.
 
     Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2) (Koskela et al., sec. 2), stable in
@@ -110,10 +98,8 @@ def gdp_budget(epsilon: float, delta: float) -> float:
         # At this mu, delta is at least Phi(10) for any epsilon.
         np.log(np.sqrt(2.0 * point) + 30.0),
     )
-    return shaved(
-        math.exp(float(log_mu[0])),
-        lambda mu: gdp_to_epsilon(mu, tail) <= eps and gdp_to_delta(mu, eps) <= tail,
-    )
+    mu = math.exp(float(log_mu[0]))
+    return confirmed(mu, eps, tail, gdp_to_epsilon, gdp_to_delta)
 
 
 def _log_delta_up(mu: FloatArray, epsilon: FloatArray) -> FloatArray:

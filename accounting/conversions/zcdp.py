@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
 from accounting.conversions.amounts import (
     SUM_ERROR,
+    confirmed,
     known_amounts,
     probability_up,
     restored,
     rising_root,
-    shaved,
     target_epsilon,
 )
-from accounting.exact.argument_checks import (
-    FloatArray,
-    probability,
-)
+from accounting.exact.argument_checks import FloatArray, probability
 
 
-@overload
-def zcdp_to_epsilon(rho: float, delta: float) -> float: ...
-@overload
-def zcdp_to_epsilon(rho: FloatArray, delta: float) -> FloatArray: ...
-def zcdp_to_epsilon(rho: npt.ArrayLike, delta: float) -> float | FloatArray:
+def zcdp_to_epsilon(rho: npt.ArrayLike, delta: float) -> FloatArray:
     """Return the epsilon that rho-zCDP implies at `delta`, of the shape of `rho`.
 
     The least over all real orders of Canonne-Kamath-Steinke.
@@ -51,11 +43,7 @@ def zcdp_to_epsilon(rho: npt.ArrayLike, delta: float) -> float | FloatArray:
     return restored(known, np.maximum(epsilon, 0.0), infinite=math.inf)
 
 
-@overload
-def zcdp_to_delta(rho: float, epsilon: float) -> float: ...
-@overload
-def zcdp_to_delta(rho: FloatArray, epsilon: float) -> FloatArray: ...
-def zcdp_to_delta(rho: npt.ArrayLike, epsilon: float) -> float | FloatArray:
+def zcdp_to_delta(rho: npt.ArrayLike, epsilon: float) -> FloatArray:
     """Return the delta that rho-zCDP implies at `epsilon`, of the shape of `rho`.
 
     The least over all real orders of Canonne-Kamath-Steinke.
@@ -90,14 +78,7 @@ def zcdp_budget(epsilon: float, delta: float) -> float:
     """
     eps = target_epsilon(epsilon)
     tail = probability("delta", delta)
-    return shaved(
-        _best_zcdp_budget(eps, -math.log(tail)),
-        lambda level: zcdp_to_epsilon(level, tail) <= eps and zcdp_to_delta(level, eps) <= tail,
-    )
-
-
-def _best_zcdp_budget(eps: float, log_inverse_delta: float) -> float:
-    """Return the largest rho that implies (eps, delta) by Canonne-Kamath-Steinke, unrounded."""
+    log_inverse_delta = -math.log(tail)
     # Every order t + 1 gives a rho that implies (epsilon, delta). At the best one,
     # rho t^2 = log(1/delta) - log(1 + t) and epsilon = (2 t + 1) rho - log(1 + 1/t).
     log_t = rising_root(
@@ -110,5 +91,6 @@ def _best_zcdp_budget(eps: float, log_inverse_delta: float) -> float:
         np.array([log_inverse_delta]),
     )
     t = math.exp(float(log_t[0]))
-    gain, tail = math.log1p(1.0 / t), (log_inverse_delta - math.log1p(t)) / t
-    return max((eps + gain - tail) / (t + 1.0), 0.0)
+    gain, rest = math.log1p(1.0 / t), (log_inverse_delta - math.log1p(t)) / t
+    rho = max((eps + gain - rest) / (t + 1.0), 0.0)
+    return confirmed(rho, eps, tail, zcdp_to_epsilon, zcdp_to_delta)

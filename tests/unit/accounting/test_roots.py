@@ -6,20 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.conversions.amounts import bisected
 from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray
 from accounting.filters.measure_filters import bisected_floats
 
 ends = st.floats(0.0, 1e300)
-
-
-@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=10))
-def test_the_end_of_a_condition_lies_between_the_two_numbers_returned(points: list[float]) -> None:
-    end = np.array(points)
-    low, high = bisected(lambda x: x < end, np.zeros(end.size), np.ones(end.size), 40)
-    assert ((low < end) | (low == 0.0)).all()
-    assert (high >= end).all()
-    assert (high - low <= 2.0**-40).all()
 
 
 @given(st.lists(st.tuples(ends, ends), min_size=1, max_size=10))
