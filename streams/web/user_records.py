@@ -204,22 +204,16 @@ class RecordDatabase:
         with self._lock:
             if self.done < 1.0 or self.is_full:
                 return None
-            odometers = self._database.execute(
-                "SELECT dataset, at, time, bound, own_order FROM odometers"
-                " WHERE user = ? ORDER BY dataset, at",
-                (name,),
-            ).fetchall()
-            halts = self._database.execute(
-                "SELECT dataset, run, first, last, began, ended, times, is_roster, reason,"
-                " exhausted, refused_by FROM halts WHERE user = ? ORDER BY ended DESC",
-                (name,),
-            ).fetchall()
+            odometers, halts = (
+                self._database.execute(f"SELECT * FROM {table} WHERE user = ?", (name,)).fetchall()
+                for table in ("odometers", "halts")
+            )
+        accounts = groupby(sorted(odometers), lambda row: row[1])
+        # SQLite has no bool, so 0 and 1 are converted.
+        episodes = msgspec.convert([row[1:] for row in halts], list[Episode], strict=False)
         return UserRecords(
-            {
-                dataset: _account_of([row[1:] for row in rows])
-                for dataset, rows in groupby(odometers, lambda row: row[0])
-            },
-            msgspec.convert(halts, list[Episode], strict=False),  # SQLite has no bool
+            {dataset: _account_of([row[2:] for row in rows]) for dataset, rows in accounts},
+            sorted(episodes, key=lambda one: -one.ended),
         )
 
     def _add_odometer(self, record: Any, is_believed: bool) -> None:

@@ -148,19 +148,6 @@ def test_an_unknown_user_sees_no_data_of_others(portal: Portal) -> None:
         assert portal.own(stranger)["datasets"] == []
 
 
-def test_guessed_swapped_and_expired_links_open_nothing(portal: Portal) -> None:
-    eve, adam = (
-        portal.keys.sign(Claims.new(user=user, ends=2**32)).split(".") for user in USERS[:2]
-    )
-    ended = portal.keys.sign(Claims.new(user=USERS[0], ends=1))
-    for token in (f"{eve[0]}.{adam[1]}", f"{adam[0]}.{eve[1]}", ended, eve[0], "", "x.y"):
-        assert portal.enter(token) == ""
-        for path in ("/own", f"/own?user={USERS[0]}"):
-            status, said = portal.ask(f"turnstile-portal={token}", path)
-            assert status == 403
-            assert not any(user.encode() in said for user in USERS)
-
-
 @needs_chromium
 def test_the_page_in_a_browser(charged: Service, portal: Portal) -> None:
     with chromium() as browser:
@@ -195,14 +182,6 @@ def look(portal: Portal, screen: Screen) -> None:
     page.wait_for_selector("#notice h2:has-text('Open your link')")
     page.goto(link)  # from the history, after the end of the session
     page.wait_for_selector("#notice h2:has-text('This link does not work')")
-
-
-def test_a_link_that_is_revoked_ends_while_its_page_is_open(portal: Portal) -> None:
-    link, name = portal.link(USERS[0])
-    cookie = portal.enter(link.partition("#")[2])
-    assert portal.ask(cookie)[0] == 200
-    assert turnstile("portal", "revoke", name, environment=portal.environment).code == Exit.OK
-    assert portal.ask(cookie)[0] == 403
 
 
 @needs_chromium

@@ -20,15 +20,11 @@ ADA = Claims.new(user="ada", ends=1000)
         Claims.new(user=42, ends=1000, datasets=("shop", "photos")),
         Claims.new(user=-(2**63), ends=1000, pseudonyms="0123456789abcdef"),
         Claims.new(user="ÿ 雪 #&", ends=1000),
+        Claims.new(user="42", ends=1000),  # another user than 42
     ],
 )
 def test_a_link_says_what_was_signed(claims: Claims) -> None:
     assert KEYS.read(KEYS.sign(claims), 999.9) == claims
-
-
-def test_a_link_ends() -> None:
-    with pytest.raises(UnusableLink):
-        KEYS.read(KEYS.sign(ADA), 1000.0)
 
 
 def test_no_altered_byte_is_taken() -> None:
@@ -65,13 +61,6 @@ def test_what_is_no_token_is_refused(token: str) -> None:
         KEYS.read(token, 0.0)
 
 
-def test_an_integer_and_a_string_are_two_users() -> None:
-    integer, string = (
-        KEYS.read(KEYS.sign(Claims.new(user=u, ends=1)), 0.0).user for u in (42, "42")
-    )
-    assert (type(integer), type(string)) == (int, str)
-
-
 def test_signed_words_that_are_no_claims_are_refused() -> None:
     for field, value in (("user", True), ("id", "short"), ("id", "g" * 32), ("ends", "soon")):
         signed = KEYS.sign(msgspec.structs.replace(ADA, **{field: value}))
@@ -101,14 +90,3 @@ def test_a_link_fits_into_a_cookie_or_is_not_made() -> None:
         KEYS.sign(Claims.new(user="ada", ends=1000, datasets=(name,) * 60))
     with pytest.raises(UnusableLink):
         KEYS.read("A" * (LONGEST_TOKEN + 1), 0.0)
-
-
-def test_two_links_of_one_user_are_told_apart() -> None:
-    one, two = (KEYS.sign(Claims.new(user="ada", ends=1000)) for _ in range(2))
-    assert KEYS.read(one, 0.0).id != KEYS.read(two, 0.0).id
-
-
-def test_a_token_of_one_kind_is_none_of_the_other() -> None:
-    for made, wanted in ((TokenKind.LINK, TokenKind.SESSION), (TokenKind.SESSION, TokenKind.LINK)):
-        with pytest.raises(UnusableLink):
-            KEYS.read(KEYS.sign(ADA, made), 0.0, wanted)
