@@ -73,12 +73,9 @@ class Dashboard(Site):
         self.post("/logout", self._logout)
 
     async def _login(self, request: web.Request) -> web.Response:
+        given = (await self.content(request, _Login)).password[:_LONGEST_PASSWORD]
         try:
-            given = msgspec.json.decode(await request.read(), type=_Login)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return web.Response(status=400, text="send a password")
-        try:
-            token = self._sessions.enter(given.password[:_LONGEST_PASSWORD], request.remote or "")
+            token = self._sessions.enter(given, request.remote or "")
         except TooManyTries as error:
             wait = {"Retry-After": str(int(error.wait) + 1)}
             return web.Response(status=429, text=str(error), headers=wait)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UnsetType
@@ -32,6 +32,8 @@ from streams.sdk.followers import Followed, distinct_rejects
 from streams.store.store_port import Glance
 from streams.web.sources import NOT_YET, Source
 from streams.web.spending import Spending
+
+K = TypeVar("K")
 
 ESSENTIAL = ("Kafka", "Redis")
 
@@ -81,10 +83,7 @@ RATE_OVER = 10.0
 """The seconds over which the rate of decisions is measured."""
 HISTORY = 120
 """The seconds for which rates are kept."""
-_SHOWN = (
-    *("partition", "state", "reason", "problem", "remedy"),
-    *("owner", "next", "lag", "seen", "snapshot"),
-)
+_SHOWN = ("partition", "state", "reason", "owner", "lag", "seen", "snapshot")
 """The fields of a partition that need no login. The others depend on the users' charges."""
 _SHOWN_REJECTS = 50
 _ROOM = 600  # characters of a rejected record
@@ -153,7 +152,7 @@ class ServiceFacts:
             self._looks.append(look)
             while self._looks[0].at < now - RATE_OVER:
                 self._looks.popleft()
-            self._rates.append(sum(self._rates_of_partitions().values()))
+            self._rates.append(sum(self._rates_of(_decided).values()))
 
     def service(self) -> dict[str, Any]:
         """Return the state of the service, without numbers of users or sizes of what they changed.
@@ -162,18 +161,13 @@ class ServiceFacts:
         """
         now = time.monotonic()
         with self._lock:
-            overview, rates = self._looks[-1].overview, self._rates_of_partitions()
+            overview, rates = self._looks[-1].overview, self._rates_of(_decided)
             rejects = dict(self._reasons.most_common())
         partitions = [
-            {
-                **{name: getattr(one, name) for name in _SHOWN},
-                "rate": rates.get(one.partition, 0.0),
-            }
+            {**{name: getattr(one, name) for name in _SHOWN}, "rate": rates.get(one.partition, 0.0)}
             for one in overview.partitions
         ]
-        workers = [asdict(worker) for worker in self.workers]
         return {
-            "time": time.time(),
             "alarms": alarms_of(self.sources.values(), overview.partitions, self.workers, now),
             "sides": {
                 one.name: {"age": now - one.seen if one.seen else None, "away": one.is_away(now)}
@@ -193,7 +187,7 @@ class ServiceFacts:
                 }
                 for name, found in sorted(overview.datasets.items())
             ],
-            "workers": workers,
+            "workers": [asdict(worker) for worker in self.workers],
             "rejects": rejects,
         }
 
@@ -212,25 +206,20 @@ class ServiceFacts:
                 "refused": sorted(self._rejects, key=lambda one: one["time"] or "", reverse=True),
             }
 
-    def _rates_of_partitions(self) -> dict[int, float]:
-        """Return the records decided per second, by partition."""
+    def _rates_of(self, progress: Callable[[Look], Mapping[K, int]]) -> dict[K, float]:
+        """Return how much each number of a look rises per second."""
         first, last = self._looks[0], self._looks[-1]
-        before = {one.partition: one.next for one in first.overview.partitions}
+        before, after, seconds = progress(first), progress(last), last.at - first.at
         return {
-            one.partition: _rate(before.get(one.partition), one.next, last.at - first.at)
-            for one in last.overview.partitions
+            name: max(0, number - before.get(name, number)) / seconds if seconds > 0.0 else 0.0
+            for name, number in after.items()
         }
 
     def _runs(self) -> list[dict[str, Any]]:
-        """Return the runs, the fastest first, and closed ones last."""
-        first, last = self._looks[0], self._looks[-1]
-        before = {(run.dataset, run.run): run.step for run in first.runs}
+        """Return the runs, the fastest first."""
+        rates = self._rates_of(lambda look: {(one.dataset, one.run): one.step for one in look.runs})
         shown = [
-            {
-                **asdict(run),
-                "rate": _rate(before.get((run.dataset, run.run)), run.step, last.at - first.at),
-            }
-            for run in last.runs
+            {**asdict(run), "rate": rates[run.dataset, run.run]} for run in self._looks[-1].runs
         ]
         return sorted(shown, key=lambda run: -run["rate"])[:MOST_RUNS]
 
@@ -265,5 +254,5 @@ class ServiceFacts:
                         self._spending.see(odometer, share)
 
 
-def _rate(before: int | None, after: int, seconds: float) -> float:
-    return 0.0 if before is None or seconds <= 0.0 else max(0, after - before) / seconds
+def _decided(look: Look) -> dict[int, int]:
+    return {one.partition: one.next for one in look.overview.partitions}

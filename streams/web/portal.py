@@ -76,11 +76,9 @@ class Portal(Site):
         self.get("/own", self._once)
 
     async def _enter(self, request: web.Request) -> web.Response:
+        token = (await self.content(request, _Entry)).token
         try:
-            token = msgspec.json.decode(await request.read(), type=_Entry).token
             claims = self._keys.read(token, self._now())
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return web.Response(status=400, text="send a token")
         except UnusableLink as error:
             return web.Response(status=403, text=str(error))
         session = self._session_of(request)

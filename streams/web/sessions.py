@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 
@@ -31,7 +32,12 @@ class SessionCookie:
         # Browsers accept this prefix only over TLS and only from this host. A plain cookie is sent
         # to all ports of the host, and any of them can set it.
         self.name = f"__Host-{name}" if is_encrypted else name
-        self._is_encrypted = is_encrypted
+        self._terms: dict[str, Any] = {
+            "httponly": True,
+            "samesite": "Strict",
+            "secure": is_encrypted,
+            "path": "/",
+        }
 
     def of(self, request: web.Request) -> str:
         """Return the secret in a request, or an empty string."""
@@ -45,22 +51,12 @@ class SessionCookie:
             secret: the value.
             lasts: seconds; None until the browser is closed.
         """
-        answer.set_cookie(
-            self.name,
-            secret,
-            max_age=lasts,
-            httponly=True,
-            samesite="Strict",
-            secure=self._is_encrypted,
-            path="/",
-        )
+        answer.set_cookie(self.name, secret, max_age=lasts, **self._terms)
         return answer
 
     def end(self, answer: web.Response) -> web.Response:
         """Delete the cookie."""
-        answer.del_cookie(
-            self.name, httponly=True, samesite="Strict", secure=self._is_encrypted, path="/"
-        )
+        answer.del_cookie(self.name, **self._terms)
         return answer
 
 

@@ -13,13 +13,15 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from streams.http_server import HEADERS, HttpServer
 from streams.web.sessions import SessionCookie
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 _STATIC = Path(__file__).with_name("static")
 _RETRY = b"retry: 2000\n\n"
@@ -72,6 +74,13 @@ class Site(HttpServer):
         """End all events and stop listening."""
         self._closing.set()
         await super().stop()
+
+    async def content(self, request: web.Request, kind: type[T]) -> T:
+        """Return the body of a request."""
+        try:
+            return msgspec.json.decode(await request.read(), type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise web.HTTPBadRequest(text=f"send {', '.join(kind.__struct_fields__)}") from None
 
     def event(self, content: Any) -> web.Response:
         """Return a single event, for a page that may see nothing else. It takes no place."""

@@ -113,10 +113,13 @@ def _ask(site: Callable[[], Site], ask: Ask) -> None:
     asyncio.run(asked())
 
 
-def ask_dashboard(ask: Ask, *, page: str | None = None) -> None:
+def ask_dashboard(
+    ask: Ask, *, page: str | None = None, answers: AnswerReader | None = None
+) -> None:
     """Ask a dashboard, which browsers may reach at a ``page`` of a proxy."""
-    answers = AnswerReader(Config())
-    answers.add(answer(0, 12.5))
+    if answers is None:
+        answers = AnswerReader(Config())
+        answers.add(answer(0, 12.5))
     _ask(lambda: Dashboard(Facts(), answers, Sessions(PASSWORD), "127.0.0.1:0", page=page), ask)
 
 

@@ -3,48 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from streams.config import Config
 from streams.web.answer_reader import AnswerReader
-from streams.web.dashboard import Dashboard
-from streams.web.sessions import Sessions
 from tests.browser import SCREENS, Screen, chromium, needs_chromium
 from tests.unit.answerer.published import answer, correction, moment
+from tests.unit.web.sites import Browser, ask_dashboard
 
 BLOCK = [answer(at, 100.0 + at, provisional_until=moment(20)) for at in range(20)]
-
-
-class NoService:
-    """A service of which nothing is known; the page does not ask for it."""
-
-    def service(self) -> None:
-        return None
-
-    def people(self) -> None:
-        return None
-
-
-@contextmanager
-def served(reader: AnswerReader) -> Iterator[str]:
-    """Serve the dashboard in a thread; yield its URL."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    dashboard = Dashboard(NoService(), reader, Sessions("of these tests"), "127.0.0.1:0")
-    try:
-        asyncio.run_coroutine_threadsafe(dashboard.start(), loop).result()
-        yield dashboard.url
-        asyncio.run_coroutine_threadsafe(dashboard.stop(), loop).result()
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 @pytest.fixture
@@ -65,7 +35,15 @@ def reader() -> AnswerReader:
 @pytest.mark.process
 @needs_chromium
 def test_the_page_shows_values_gaps_and_new_answers(reader: AnswerReader) -> None:
-    with served(reader) as url, chromium() as browser:
+    async def ask(browser: Browser) -> None:
+        await asyncio.to_thread(check, reader, browser.url)
+
+    ask_dashboard(ask, answers=reader)
+
+
+def check(reader: AnswerReader, url: str) -> None:
+    """Look at the page on each screen, and at an answer that comes later."""
+    with chromium() as browser:
         for name in SCREENS:
             with closing(Screen(browser, name)) as screen:
                 screen.page.goto(f"{url}answers")

@@ -39,7 +39,7 @@ def test_no_altered_byte_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [LinkKeys(OTHER, "turnstile."), LinkKeys(KEY, "turnstile"), LinkKeys(KEY, "other.")]
+    "keys", [LinkKeys(OTHER, "turnstile."), LinkKeys(KEY, "turnstile"), LinkKeys(KEY, "turnstilt.")]
 )
 def test_a_link_is_of_one_key_and_one_service(keys: LinkKeys) -> None:
     with pytest.raises(UnusableLink):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -159,26 +159,25 @@ def test_a_database_without_room_for_all_users_shows_none(database: RecordDataba
     assert account(database).points
 
 
+COMMON: dict[str, Any] = {"dataset": "d", "attempt": 1, "partition": 0, "budgets": ["d"]}
+
+
 def decided(
-    step: int, halted: list[User], exhausted: list[User] | None = None, run: str = "r"
+    step: int, halted: list[User], exhausted: Sequence[User] = (), run: str = "r"
 ) -> Decision:
     """One step of partition 0, of these users and one who is admitted."""
     users = [*halted, 10**6]
-    packed = np.array(halted, dtype=np.int64) if all(type(u) is int for u in halted) else halted
     return Decision(
-        dataset="d",
+        **COMMON,
         run=run,
-        attempt=1,
         step=step,
-        partition=0,
         offset=step,
         digest=b"",
         users=len(users),
         admitted=pack_bits(np.array([user == 10**6 for user in users])),
-        exhausted=pack_bits(np.array([user in (exhausted or ()) for user in users])),
-        halted=UserIds(packed).pack(),
+        exhausted=pack_bits(np.array([user in exhausted for user in users])),
+        halted=UserIds(np.array(halted, dtype=np.int64)).pack(),
         reasons=bytes(len(halted)),
-        budgets=["d"],
     )
 
 
@@ -219,19 +218,17 @@ def test_forged_and_unreadable_halts_are_skipped(database: RecordDatabase) -> No
 
 def test_members_of_a_roster_are_left_out_from_a_step_on(database: RecordDatabase) -> None:
     for part, user in enumerate((5, 6)):
+        users = UserIds(np.array([user])).pack()
         halted = Halted(
-            dataset="d",
+            **COMMON,
             run="r",
-            attempt=1,
             step=9,
-            partition=0,
             offset=9,
             part=part,
             parts=2,
-            users=UserIds(np.array([user])).pack(),
+            users=users,
             exhausted=b"\0",
             reasons=b"\0",
-            budgets=["d"],
         )
         halt(database, halted)
     for user in (5, 6):
