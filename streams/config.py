@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from accounting.exact.invalid_input import quoted, shortened
+from streams.failures import Exit, Failure
 from streams.redis_address import UnusableAddress, is_encrypted, read_address
 from streams.toml import UnusableToml, read_toml
 
@@ -64,11 +65,13 @@ def _setting(
     )
 
 
-class ConfigurationError(ValueError):
+class ConfigurationError(Failure, ValueError):
     """A setting is missing or has a value that cannot be used."""
 
+    exit_code = Exit.USAGE
 
-class Unavailable(Exception):
+
+class Unavailable(Failure):
     """Kafka, Redis or a worker does not answer, or has no value yet."""
 
 

@@ -45,13 +45,16 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from streams.answerer.running_totals import RunningTotal
+from streams.failures import Exit, Failure
 from streams.records import User
 
 VERSION: Final = 1
 
 
-class Superseded(Exception):
+class Superseded(Failure):
     """A newer attempt answers this run, so this one must stop."""
+
+    exit_code = Exit.REFUSED
 
 
 class LeftOutAmounts(msgspec.Struct, frozen=True):
@@ -188,7 +191,7 @@ def name_of(entry: JournalEntry) -> str:
     return f"{entry.dataset}/{entry.run}/{entry.owner}/{entry.kind}/{entry.step}"
 
 
-class JournalUnavailable(Exception):
+class JournalUnavailable(Failure):
     """Kafka does not answer, or its content is unusable. Start the answerer again."""
 
 

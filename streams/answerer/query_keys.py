@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from streams.answerer.spacing import Unit
+from streams.failures import Exit, Failure
 
 MOST_LABELS: Final = 1024
 
@@ -29,12 +30,14 @@ _PERIOD: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w|mo)")
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-class UnusableQueries(ValueError):
+class UnusableQueries(Failure, ValueError):
     """The file of queries cannot be answered as it is. Nothing was charged.
 
     Attributes:
         key: the key in the file with the problem, if there is one.
     """
+
+    exit_code = Exit.USAGE
 
     def __init__(self, message: str, key: str | None = None) -> None:
         super().__init__(message)

@@ -6,10 +6,11 @@ rejected.) Nothing has changed when they are raised.
 
 from __future__ import annotations
 
+from streams.failures import Failure
 from streams.records.signatures import NoVerifier
 
 
-class PartitionError(Exception):
+class PartitionError(Failure):
     """A partition cannot decide anything.
 
     Attributes:

@@ -6,6 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+from streams.failures import Failure
+
 Part = TypeVar("Part")
 
 _CHECKOUT = Path(__file__).parents[2]
@@ -27,7 +29,7 @@ class LocalFailure(StrEnum):
     INVALID_CALL = "invalid-call"  # an argument, or a call at the wrong time
 
 
-class LocalStackError(Exception):
+class LocalStackError(Failure):
     """A local program could not be found, downloaded, started or kept running.
 
     The message says what happened and what to do.

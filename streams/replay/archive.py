@@ -7,22 +7,27 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from streams.failures import Exit, Failure
 from streams.kafka.results import Extent
 from streams.store.misfit import Suspensions
 from streams.store.snapshot import Manifest, Snapshot
 from streams.store.stored_state import StoredState
 
 
-class UnreadableService(Exception):
+class UnreadableService(Failure):
     """Kafka or Redis does not answer, or the topics do not exist."""
 
 
-class BrokenLog(Exception):
+class BrokenLog(Failure):
     """The log cannot be replayed as workers applied it, so no result is reliable."""
 
+    exit_code = Exit.REFUSED
 
-class CannotMove(Exception):
+
+class CannotMove(Failure):
     """A budget file cannot be moved into the service now."""
+
+    exit_code = Exit.REFUSED
 
 
 class MissingRecord(BrokenLog):

@@ -21,6 +21,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
+from streams.failures import Exit, Failure
 from streams.records.signatures import private_key_of, public_key_of
 
 Key = TypeVar("Key")
@@ -28,8 +29,10 @@ Key = TypeVar("Key")
 _PURPOSE = b"dp-turnstile receipt 1\n"
 
 
-class UnusableReceipt(ValueError):
+class UnusableReceipt(Failure, ValueError):
     """A receipt or a key that cannot be read, or does not belong to this log."""
+
+    exit_code = Exit.USAGE
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,14 +12,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from accounting import InvalidInput
+from streams.failures import Exit, Failure
 from streams.records import Measure, Policy, Reason, Rejected, Rejection
 
 if TYPE_CHECKING:
     from streams.kafka.security import ConnectionFailure
 
 
-class TurnstileError(Exception):
+class TurnstileError(Failure):
     """Base class of all errors of the SDK. After any of them nothing may be released."""
+
+    exit_code = Exit.REFUSED
 
     _given: tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -37,6 +40,8 @@ class TurnstileError(Exception):
 
 class InvalidRequest(TurnstileError, ValueError):
     """The caller's arguments are invalid or cannot be charged. Nothing was published."""
+
+    exit_code = Exit.USAGE
 
 
 class UncoveredStep(InvalidRequest):
@@ -174,6 +179,8 @@ class DecisionTimeout(TurnstileError, TimeoutError):
     once.
     """
 
+    exit_code = Exit.UNAVAILABLE
+
 
 class ErasedInPart(TurnstileError):
     """The user was erased from the datasets that this client may manage, and from no others.
@@ -198,6 +205,8 @@ class ServiceUnavailable(TurnstileError):
     Attributes:
         reason: the reason for which the broker rejects this client; None for other causes.
     """
+
+    exit_code = Exit.UNAVAILABLE
 
     def __init__(self, message: str = "", reason: ConnectionFailure | None = None) -> None:
         super().__init__(message)
@@ -273,6 +282,8 @@ class ConflictingDecisions(TurnstileError):
 
     Another program than the workers writes to `halts`, or a worker is faulty. Stop the run.
     """
+
+    exit_code = Exit.SOFTWARE
 
 
 _KINDS: dict[Reason, type[RequestRejected]] = {

@@ -305,10 +305,10 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
     shared.audit()
     assert sorted(answers_of(shared, name, ring="")) == [*range(STEPS), STEPS + 1]
     environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
-    believing = turnstile("answers", "--dataset", name, environment=environment)
+    believing = turnstile("answers", name, environment=environment)
     assert (believing.code, "has two different answers" in believing.said) == (70, True)
     environment["TURNSTILE_ANSWER_KEYS"] = PUBLIC
-    read = turnstile("answers", "--dataset", name, "--json", environment=environment)
+    read = turnstile("answers", name, "--json", environment=environment)
     assert (read.code, [line["step"] for line in read.lines]) == (0, list(range(STEPS)))
 
 
@@ -536,8 +536,8 @@ def test_commands_about_a_dataset_that_does_not_exist_fail(
 ) -> None:
     environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
     environment["TURNSTILE_REDIS"] = shared.redis
-    assert turnstile("answers", "--dataset", name, environment=environment).code == 0
-    assert turnstile("answers", "--dataset", "nobody", environment=environment).code == 1
+    assert turnstile("answers", name, environment=environment).code == 0
+    assert turnstile("answers", "nobody", environment=environment).code == 1
     assert turnstile("answer", str(file), "--check", environment=environment).code == 0
     file.write_text(file.read_text().replace(f'dataset = "{name}"', 'dataset = "nobody"'))
     checked = turnstile("answer", str(file), "--check", "--json", environment=environment)

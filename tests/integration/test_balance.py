@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from tests.integration.command import Done, turnstile
 from tests.integration.service import Service
 from tests.readme import blocks, page

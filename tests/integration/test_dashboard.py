@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from streams.local.server_process import free_ports
 from streams.operations.status import WaitReason
 from streams.store.store_port import SuspensionReason

@@ -22,7 +22,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import TopicAlreadyExistsError
 
 from streams.answerer.query_file import read_query_file
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from streams.kafka.answer_topics import ensure_answer_topics
 from streams.local.server_process import free_ports
 from tests.integration.service import Service, ServiceFactory, eventually

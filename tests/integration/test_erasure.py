@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 import redis
 
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from streams.kafka.topics import HALTS, NORMS, ODOMETER, REJECTS, SNAPSHOTS, Topics
 from streams.ledger.erasure import ErasureKeys
 from streams.local import KafkaBroker, LocalStack, RedisServer

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from streams.local.server_process import free_ports
 from tests.integration.service import Service
 from tests.unit.gateway.asking import OTHER_STEP, STEP, ask, create

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from streams.local.server_process import free_ports
 from streams.web.links import Claims, LinkKeys
 from tests.browser import SCREENS, Screen, chromium, needs_chromium, static

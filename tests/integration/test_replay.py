@@ -80,7 +80,7 @@ def test_a_running_service_agrees_with_its_log_and_continues_its_receipt(
     assert all(part["state_at"] is not None for part in partitions)
 
 
-@pytest.mark.parametrize("asked", [("explain", "--user", "59"), ("report", "--dataset", "d")])
+@pytest.mark.parametrize("asked", [("explain", "--user", "59"), ("report", "d")])
 def test_without_redis_the_log_is_compared_only_with_snapshots(
     shared: Service, run: Run, command: Any, asked: tuple[str, ...]
 ) -> None:
@@ -111,7 +111,7 @@ def test_redis_has_no_data_of_an_erased_user_and_verify_still_passes(
     assert command("verify").code == 0
     lines = command("explain", "--user", user, "--json").lines
     assert [line["what"] for line in lines] == ["charged", "erased", "halted"]
-    rows = command("report", "--dataset", "names", "--json").lines
+    rows = command("report", "names", "--json").lines
     assert sorted(row["user"] for row in rows) == sorted(others)
     assert command("erase", "--user", "nobody").code == 1
 

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from streams import DatasetIsClosed, InvalidRequest
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from streams.kafka.snapshot_topic import read_snapshot
 from streams.local import LocalStack
 from streams.store.store_port import SuspensionReason

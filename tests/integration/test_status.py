@@ -17,8 +17,8 @@ import redis
 from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from streams.cli.printing import Exit
 from streams.config import Config
+from streams.failures import Exit
 from streams.kafka import facts, kafka_clients
 from streams.kafka.topics import ensure_topics
 from streams.local import Child

@@ -17,7 +17,7 @@ import redis
 from kafka import TopicPartition
 
 from streams import DecisionTimeout, ServiceUnavailable
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from streams.kafka.topics import NORMS, SETTINGS, TOPICS
 from streams.operations.status import read_overview, read_owners
 from streams.store.store_port import SuspensionReason

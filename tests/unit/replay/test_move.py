@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from streams import FileProblem, Turnstile, Unusable, UnusableFile
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from streams.records.digests import genesis
 from streams.replay.archive import ArchivedRecord, BrokenLog, CannotMove, UnreadableService
 from streams.replay.file import FileArchive

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from streams.cli.main import main
-from streams.cli.printing import Exit
 from streams.config import Config, ConfigurationError
+from streams.failures import Exit
 from streams.web.dashboard import MOST_OF_A_SESSION, MOST_OF_VISITORS, Dashboard
 from streams.web.sessions import TRIES, TRIES_OF_ALL, Sessions, TooManyTries
 from tests.unit.web.sites import PASSWORD, SECRET, Browser, ask_dashboard
