@@ -18,11 +18,9 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.exact.invalid_input import quoted
-from streams.demo.demo_error import DemoError
+from streams.config import ConfigurationError
 
 PURCHASES_FILE: Final = "CDNOW_master.txt"
-_FIELDS: Final = ("customer", "date", "CDs", "dollars")
 
 # The published estimates for CDNOW; rates are purchases per week.
 _RATE_SHAPE, _RATE_WEEKS, _LEAVE_A, _LEAVE_B = 0.243, 4.414, 0.793, 2.426
@@ -79,37 +77,32 @@ def load_purchases(
     """Read lines of customer id, date as YYYYMMDD, number of CDs and dollars, after a header.
 
     Args:
-        path: of the file.
+        path: the file, or a folder that contains ``PURCHASES_FILE`` at any depth.
         column: the value of a purchase.
         first_day: the date of day 0.
         days: the number of days. Like ``first_day`` it is fixed without the data, because a single
             customer can have the first or the last purchase. Other purchases are left out.
 
     Raises:
-        DemoError: the file cannot be read or contains something else.
+        ConfigurationError: the file cannot be read or contains something else.
     """
+    file = next(iter(sorted(path.rglob(PURCHASES_FILE))), path) if path.is_dir() else path
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DemoError(f"cannot read {path}: {error}") from error
-    purchases = []
-    for number, line in enumerate(lines[1:], start=2):
-        try:
-            row = dict(zip(_FIELDS, line.split(), strict=True))
-            day = (datetime.strptime(row["date"], "%Y%m%d").date() - first_day).days
-            read = int(row["customer"]), day, float(row[column])
-        except ValueError as error:
-            if line.strip():
-                raise DemoError(
-                    f"{path}, line {number} is {quoted(line)}; expected {', '.join(_FIELDS)}"
-                ) from error
-            continue
-        if 0 <= day < days:
-            purchases.append(read)
-    if not purchases:
-        raise DemoError(f"{path} contains no purchases of these {days} days")
-    ids, times, values = map(np.array, zip(*purchases, strict=True))
-    return _by_day("CDNOW", first_day, ids, times, values, days)
+        _, *lines = file.read_text(encoding="ascii").splitlines()
+        table = np.array([line.split() for line in lines if line.strip()], dtype=np.float64)
+        ids, dates, discs, dollars = table.T
+        moments = [datetime.strptime(f"{one:.0f}", "%Y%m%d").date() for one in dates]
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"cannot read purchases from {file}: {error}; give {PURCHASES_FILE}, or a folder that "
+            "contains it"
+        ) from error
+    day = np.array([(moment - first_day).days for moment in moments])
+    kept = (day >= 0) & (day < days)
+    if not kept.any():
+        raise ConfigurationError(f"{file} contains no purchases of these {days} days")
+    values = discs if column == "CDs" else dollars
+    return _by_day("CDNOW", first_day, ids[kept], day[kept], values[kept], days)
 
 
 def simulated_purchases(customers: int = _CUSTOMERS, days: int = _DAYS) -> Purchases:
@@ -135,13 +128,13 @@ def simulated_purchases(customers: int = _CUSTOMERS, days: int = _DAYS) -> Purch
 def _by_day(
     name: str,
     first_day: date,
-    customers: NDArray[np.int64],
+    customers: NDArray[np.generic],
     times: NDArray[np.generic],
     values: NDArray[np.float64],
     days: int,
 ) -> Purchases:
     """Add up the purchases of one customer on one day."""
-    keys = np.column_stack([customers, np.floor(times).astype(np.int64)])
+    keys = np.column_stack([customers, np.floor(times)]).astype(np.int64)
     rows, place = np.unique(keys, axis=0, return_inverse=True)
     sums = np.bincount(place.ravel(), values).astype(np.float64)
     ids, day = rows.T

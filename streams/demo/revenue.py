@@ -1,4 +1,4 @@
-"""Answer the revenue of every day of a shop, under three accountings with the same guarantee.
+"""Answer the revenue of every day of a shop, under four accountings with the same guarantee.
 
 The service answers under individual accounting, exactly as ``turnstile answer --input`` does: the
 demo writes a file of purchases and a file with one query, and leaves both for the reader. Charges
@@ -12,12 +12,10 @@ the operating system.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
-from datetime import date, timedelta
+from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from time import perf_counter
 from typing import Any, Final, TypeAlias
 
@@ -27,8 +25,9 @@ from numpy.typing import NDArray
 from streams.answerer.event_file import EventFile
 from streams.answerer.journal import Journal
 from streams.answerer.published_answers import AnswerRecord, PrivateAnswer
-from streams.answerer.query_file import QueryFile, read_query_file
+from streams.answerer.query_file import read_query_file
 from streams.answerer.window_answering import Answering, answer_file
+from streams.demo.plots import DailyAnswers, plot_revenue
 from streams.demo.purchases import Purchases
 from streams.demo.revenue_plans import (
     ACCOUNTINGS,
@@ -42,17 +41,16 @@ from streams.demo.revenue_plans import (
 )
 from streams.sdk.client import Turnstile
 
-Progress: TypeAlias = Callable[[], object]
-"""Called after each day that the service has decided."""
+Summary: TypeAlias = dict[str, Any]
+"""The figures of the demo, as ``turnstile demo --json`` prints them."""
 
-RUN: Final = "daily"
 CAPS: Final = (*range(10, 30, 5), *range(30, 120, 10), *range(120, 201, 20))
 """The grid of caps, in dollars."""
 
 _QUERIES: Final = """\
 # The revenue of every day. All answers together give each customer one guarantee.
 dataset = "{dataset}"
-run = "{run}"
+run = "daily"
 confidence = 0.95
 
 [input]
@@ -73,175 +71,160 @@ active_windows = {active_days}  # on this many days a customer can contribute th
 """
 
 
-@dataclass(frozen=True, eq=False)
-class DailyAnswers:
-    """The answers under one accounting.
-
-    Attributes:
-        plan: the accounting and its parameters.
-        noise_stddev: the standard deviation of the noise in every answer.
-        values: (days,), the answers with the noise of the first seed.
-        errors: the root mean square error for each noise seed.
-    """
-
-    plan: TrainingPlan
-    noise_stddev: float
-    values: NDArray[np.float64]
-    errors: list[float]
-
-
-@dataclass(frozen=True, eq=False)
-class RevenueResult:
-    """The daily revenue of a shop: the truth, and the answers under each of ACCOUNTINGS.
-
-    Attributes:
-        purchases: the data.
-        answers: by accounting.
-        charged: the work of the service under individual accounting. ``admitted`` and ``halted``
-            count contributions, and ``halt_events`` and ``odometer_records`` what Kafka has.
-        queries: the file with the query.
-        events: the file with the purchases.
-    """
-
-    purchases: Purchases
-    answers: dict[Accounting, DailyAnswers]
-    charged: dict[str, Any]
-    queries: Path
-    events: Path
-
-    @property
-    def gain(self) -> str:
-        """The change of the error by individual accounting, in words."""
-        error = {name: mean(answers.errors) for name, answers in self.answers.items()}
-        bounding, worst, whole = (
-            f"{abs(change):.0%} {'less' if change > 0.0 else 'more'}"
-            for baseline in ("contribution bounding", "worst case", "whole vector")
-            for change in [1.0 - error["individual"] / error[baseline]]
-        )
-        return (
-            f"{bounding} error than contribution bounding and {worst} than the worst case;\n"
-            f"{whole} than the whole vector, which needs all days first"
-        )
-
-    @property
-    def less_than_bounding(self) -> list[float]:
-        """The error of individual accounting less that of contribution bounding, by noise seed."""
-        ours, theirs = self.answers["individual"], self.answers["contribution bounding"]
-        return [one - other for one, other in zip(ours.errors, theirs.errors, strict=True)]
-
-    @property
-    def dates(self) -> list[date]:
-        """The date of each day."""
-        first = self.purchases.first_day
-        return [first + timedelta(day) for day in range(self.purchases.days)]
-
-
-def answer_revenue(
+def compare_accountings(
     turnstile: Turnstile,
     dataset: str,
-    open_journal: Callable[[str], Journal],
+    journal: Journal,
     purchases: Purchases,
     folder: Path,
     *,
     seeds: int,
-    progress: Progress,
-) -> RevenueResult:
-    """Answer the revenue of every day on a new dataset.
+) -> Summary:
+    """Answer the revenue of every day on a new dataset and under the baselines; draw the plot.
 
     Args:
         turnstile: the service.
         dataset: the name of the dataset to create.
-        open_journal: opens the journal of a dataset.
+        journal: the journal of this dataset.
         purchases: the data.
-        folder: for the files of the query and the purchases.
+        folder: for the plot and the files of the query and the purchases.
         seeds: number of noise seeds.
-        progress: called after every day.
     """
-    plans = {accounting: best_plan(purchases, accounting, CAPS) for accounting in ACCOUNTINGS}
-    answers = {name: _baseline(purchases, plan, seeds) for name, plan in plans.items()}
-    plan = plans["individual"]
-    turnstile.create_dataset(
-        dataset,
-        measure="gdp",
-        epsilon=EPSILON,
-        delta=DELTA,
-        on_exhaustion="clip",
-        user_ids="integer",
+    answers: dict[Accounting, DailyAnswers] = {}
+    for accounting in ACCOUNTINGS:
+        plan = best_plan(purchases, accounting, CAPS)
+        if accounting == "individual":
+            values, sums, service = _answered(turnstile, dataset, journal, purchases, plan, folder)
+        else:
+            sums = purchases.sum_by_day(contributions(purchases, plan))
+            values = sums + np.random.default_rng(1).normal(0.0, plan.noise_stddev, len(sums))
+        found = errors(sums, purchases, plan.noise_stddev, seeds)
+        answers[accounting] = DailyAnswers(plan, values, found)
+    ours, theirs = answers["individual"], answers["contribution bounding"]
+    less = [one - other for one, other in zip(ours.errors, theirs.errors, strict=True)]
+    gain = _gain({name: mean(found.errors) for name, found in answers.items()})
+    average, *error = mean_and_error("", less).values()
+    return {
+        "title": f"Revenue per day of {purchases.name}",
+        "data": purchases.name,
+        "users": purchases.users,
+        "steps": purchases.days,
+        "revenue_per_day": float(purchases.totals.mean()),
+        "epsilon": EPSILON,
+        "delta": DELTA,
+        "seeds": seeds,
+        "results": [
+            {
+                "accounting": accounting,
+                "cap": found.plan.cap,
+                "active_days": found.plan.active_days,
+                "noise_stddev": found.plan.noise_stddev,
+                **mean_and_error("root_mean_square_error", found.errors),
+            }
+            for accounting, found in answers.items()
+        ],
+        **mean_and_error("individual_less_contribution_bounding", less),
+        "finding": f"With individual accounting:\n{gain}.\n"
+        "Individual accounting less contribution bounding, paired by noise seed:\n"
+        f"{' ± '.join([f'{average:+,.1f}', *(f'{one:,.1f}' for one in error)])} dollars.",
+        "service": service,
+        "plot": str(plot_revenue(purchases, answers, gain, folder / "revenue.svg")),
+    }
+
+
+def mean_and_error(name: str, values: Iterable[float]) -> dict[str, float]:
+    """Return the mean under a name, and its standard error if there are several values."""
+    found = [float(value) for value in values]
+    if len(found) == 1:
+        return {name: found[0]}
+    return {name: mean(found), f"{name}_standard_error": stdev(found) / len(found) ** 0.5}
+
+
+def _gain(error: dict[Accounting, float]) -> str:
+    """Return the changes of the error by individual accounting, in words."""
+    bounding, worst, whole = (
+        f"{abs(change):.0%} {'less' if change > 0.0 else 'more'}"
+        for baseline in ("contribution bounding", "worst case", "whole vector")
+        for change in [1.0 - error["individual"] / error[baseline]]
     )
-    queries, events = folder / "revenue-queries.toml", folder / "purchases.csv"
-    query_file = write_queries(dataset, purchases, plan, queries)
-    write_events(purchases, events)
+    return (
+        f"{bounding} error than contribution bounding and {worst} than the worst case;\n"
+        f"{whole} than the whole vector, which needs all days first"
+    )
+
+
+def _answered(
+    turnstile: Turnstile,
+    dataset: str,
+    journal: Journal,
+    purchases: Purchases,
+    plan: TrainingPlan,
+    folder: Path,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], Summary]:
+    """Answer every day on the service.
+
+    Returns:
+        The answers (days,), the sums without noise (days,), and the work of the service:
+        ``admitted`` and ``halted`` count contributions, and ``halt_events`` and
+        ``odometer_records`` what Kafka has.
+    """
+    turnstile.create_dataset(
+        dataset, epsilon=EPSILON, delta=DELTA, on_exhaustion="clip", user_ids="integer"
+    )
+    queries, events = _write_input(dataset, purchases, plan, folder)
+    query_file = read_query_file(queries)
     file = EventFile(events, query_file)
     values, sums = np.zeros((2, purchases.days))
     admitted = halted = 0
-    noise_stddev = 0.0
 
     def record(answer: AnswerRecord) -> None:
-        nonlocal admitted, halted, noise_stddev
+        nonlocal admitted, halted
         charge = answering.last_charge
         assert charge is not None
         assert isinstance(answer, PrivateAnswer)
         assert isinstance(answer.value, float)
-        values[answer.step], noise_stddev = answer.value, answer.noise_stddev
+        # The service computes the noise from the dataset's budget, and the plan from EPSILON.
+        assert np.isclose(answer.noise_stddev, plan.noise_stddev, rtol=1e-6)
+        values[answer.step] = answer.value
         sums[answer.step] = charge.decision.granted.sum()
         taken = int(np.count_nonzero(charge.decision.admitted))
         admitted, halted = admitted + taken, halted + len(charge.users) - taken
-        progress()
 
     began = perf_counter()
-    with closing(open_journal(dataset)) as journal:
-        answering = Answering(
-            query_file,
-            file.source,
-            lambda released: turnstile.run(dataset, RUN, released=released),
-            journal,
-            record,
-            noise=np.random.default_rng(1),
-        )
-        answer_file(answering, file)
-    seconds = perf_counter() - began
-    answers["individual"] = DailyAnswers(
-        plan, noise_stddev, values, errors(sums, purchases, noise_stddev, seeds)
+    answering = Answering(
+        query_file,
+        file.source,
+        lambda released: turnstile.run(dataset, query_file.run, released=released),
+        journal,
+        record,
+        noise=np.random.default_rng(1),
     )
-    charged = {
+    answer_file(answering, file)
+    service = {
         "dataset": dataset,
         "steps": purchases.days,
         "admitted": admitted,
         "halted": halted,
         "halt_events": sum(1 for _ in turnstile.halts(dataset, follow=False)),
         "odometer_records": sum(1 for _ in turnstile.odometer(dataset, follow=False)),
-        "seconds": seconds,
+        "seconds": perf_counter() - began,
     }
-    return RevenueResult(purchases, answers, charged, queries, events)
+    return values, sums, service
 
 
-def write_queries(dataset: str, purchases: Purchases, plan: TrainingPlan, path: Path) -> QueryFile:
-    """Write the file with the query and read it, as ``turnstile answer`` does."""
-    text = _QUERIES.format(
-        dataset=dataset,
-        run=RUN,
-        start=purchases.first_day.isoformat(),
-        end=(purchases.first_day + timedelta(purchases.days)).isoformat(),
-        cap=plan.cap,
-        active_days=plan.active_days,
-    )
-    path.write_text(text, encoding="utf-8")
-    return read_query_file(path)
-
-
-def write_events(purchases: Purchases, path: Path) -> None:
-    """Write a line for each purchase, in the order of days."""
-    first, order = purchases.first_day, np.argsort(purchases.day, kind="stable")
-    columns = (purchases.customers, purchases.day, purchases.values)
-    with path.open("w", newline="", encoding="ascii") as lines:
+def _write_input(
+    dataset: str, purchases: Purchases, plan: TrainingPlan, folder: Path
+) -> tuple[Path, Path]:
+    """Write the file of the query, and one with a line for each purchase, in the order of days."""
+    days = [purchases.first_day + timedelta(day) for day in range(purchases.days + 1)]
+    queries, events = folder / "revenue-queries.toml", folder / "purchases.csv"
+    terms = {"cap": plan.cap, "active_days": plan.active_days}
+    text = _QUERIES.format(dataset=dataset, start=days[0], end=days[-1], **terms)
+    queries.write_text(text, encoding="utf-8")
+    with events.open("w", newline="", encoding="ascii") as lines:
         out = csv.writer(lines, lineterminator="\n")
         out.writerow(["customer", "day", "dollars"])
-        for customer, day, dollars in zip(*(c[order].tolist() for c in columns), strict=True):
-            out.writerow([customer, (first + timedelta(day)).isoformat(), f"{dollars:.2f}"])
-
-
-def _baseline(purchases: Purchases, plan: TrainingPlan, seeds: int) -> DailyAnswers:
-    sums = purchases.sum_by_day(contributions(purchases, plan))
-    noise = np.random.default_rng(1).normal(0.0, plan.noise_stddev, len(sums))
-    found = errors(sums, purchases, plan.noise_stddev, seeds)
-    return DailyAnswers(plan, plan.noise_stddev, sums + noise, found)
+        for at in np.argsort(purchases.day, kind="stable"):
+            day = days[purchases.day[at]]
+            out.writerow([purchases.customers[at], day, f"{purchases.values[at]:.2f}"])
+    return queries, events

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from streams.demo import entry
+from streams.demo import purchases
 from streams.demo.purchases import simulated_purchases
 
 
@@ -16,5 +16,5 @@ from streams.demo.purchases import simulated_purchases
 def small_demo() -> Iterator[None]:
     """Answer 30 days of a small shop."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(entry, "simulated_purchases", partial(simulated_purchases, 3000, 30))
+        patch.setattr(purchases, "simulated_purchases", partial(simulated_purchases, 3000, 30))
         yield

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streams.demo.demo_error import DemoError
-from streams.demo.purchases import load_purchases, simulated_purchases
+from streams.config import ConfigurationError
+from streams.demo.purchases import PURCHASES_FILE, load_purchases, simulated_purchases
 
 
 def test_purchases_are_added_up_by_customer_and_day(tmp_path: Path) -> None:
@@ -45,21 +45,29 @@ def test_no_purchase_moves_the_first_or_the_last_day(tmp_path: Path) -> None:
     "line",
     ["1 19970101 1", "x 19970101 1 1.0", "1 19971301 1 1.0", "1 19970101 1 x", "1 19970101 1 1 1"],
 )
-def test_the_error_about_a_line_names_it(tmp_path: Path, line: str) -> None:
+def test_an_unreadable_line_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "log.txt"
     path.write_text(f"header\n1 19970101 1 1.0\n{line}\n")
-    with pytest.raises(DemoError) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         load_purchases(path)
     assert str(path) in str(caught.value)
-    assert repr(line) in str(caught.value)
 
 
-def test_a_missing_or_empty_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DemoError):
-        load_purchases(tmp_path / "nothing.txt")
-    (tmp_path / "log.txt").write_text("header\n")
-    with pytest.raises(DemoError):
-        load_purchases(tmp_path / "log.txt")
+@pytest.mark.parametrize("text", [None, "", "header\n", "header\n1 19960101 1 1.0\n"])
+def test_a_file_without_purchases_is_refused(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / PURCHASES_FILE).write_text(text)
+    for path in (tmp_path, tmp_path / PURCHASES_FILE):
+        with pytest.raises(ConfigurationError):
+            load_purchases(path)
+
+
+def test_the_purchases_are_found_in_folders(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / PURCHASES_FILE
+    file.parent.mkdir()
+    file.write_text("header\n1 19970102 1 1.0\n")
+    for path in (tmp_path, file.parent, file):
+        assert load_purchases(path).users == 1
 
 
 def test_the_simulated_shop_is_always_the_same_and_like_cdnow() -> None:
