@@ -34,10 +34,11 @@ from docs.wire.asyncapi import reason_texts, texts_below
 from streams.answerer.answerer_metrics import AnswererMetrics
 from streams.answerer.query_file import MOST_PANES
 from streams.answerer.query_keys import MOST_LABELS
-from streams.cli.commands import COMMANDS, MOST_DAYS, Command
+from streams.cli.commands import Command, commands_of
 from streams.cli.options import Argument
-from streams.cli.printing import Exit
+from streams.cli.page_commands import MOST_DAYS
 from streams.config import Config
+from streams.failures import Exit
 from streams.kafka.answer_topics import ANSWER_NEEDS, ANSWER_SETTINGS, ANSWERS
 from streams.kafka.batches import EVENT_BYTES
 from streams.kafka.topics import HALTS, NORMS, ODOMETER, REJECTS, SETTINGS, SNAPSHOTS, WISHES
@@ -74,22 +75,20 @@ def commands() -> str:
     rows = [
         [f"[`turnstile {command.name}`](#turnstile-{command.name.replace(' ', '-')})",
          _plain(command.summary), ", ".join(f"`{line}`" for line in command.lines)]
-        for command in COMMANDS
+        for command in commands_of()
     ]  # fmt: skip
     return table(["command", "purpose", "`--json` lines"], rows)
 
 
 def options() -> str:
     """Return a section for each command, with its arguments."""
-    return "\n".join(_section(command) for command in COMMANDS)
+    return "\n".join(_section(command) for command in commands_of())
 
 
 def _section(command: Command) -> str:
     words = " ".join([command.name, *_positional(command.arguments)])
     parts = [f"### `turnstile {command.name}`\n", f"    turnstile {words} [options]\n"]
-    text = f"{command.summary[0].upper()}{command.summary[1:]}."
-    if command.more:
-        text += f" {command.more}" + ("" if command.more.endswith(".") else ".")
+    text = " ".join(f"{command.summary} {command.more}".split())
     parts.append(f"{_plain(text)}\n")
     rows = [[_usage(argument), _meaning(argument)] for argument in command.arguments]
     if rows:
@@ -147,7 +146,7 @@ def exit_codes() -> str:
 def settings() -> str:
     """Return the table of all settings."""
     types = get_type_hints(Config)
-    replaceable = {name for command in COMMANDS for name in command.settings}
+    replaceable = {name for command in commands_of() for name in command.settings}
     rows = []
     for setting in fields(Config):
         facts, name = setting.metadata, setting.name

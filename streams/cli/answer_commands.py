@@ -1,28 +1,26 @@
-"""The command that shows published answers, as a table or record by record, and in files."""
+"""The commands that answer the queries of a file, and that show published answers."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
-from streams.cli.printing import Exit, UnusableInput, note, plain, show, show_table
-from streams.cli.subjects import nothing_of, warn_of_absent
-from streams.cli.table_files import (
-    Kind,
-    check_file,
-    check_package,
-    complete_file,
-    write_csv,
-    write_parquet,
-)
-from streams.cli.topic_commands import MISSING_USERS, Printer
+from streams.answerer.query_file import QueryFile, read_query_file
+from streams.cli.commands import command
+from streams.cli.options import CLIENT, FOLLOW, ONLY_RUN, TAKE_OVER, arg, flag, log_level
+from streams.cli.plan_commands import check, events_of, plan
+from streams.cli.printing import UnusableInput, note, plain, say, show, show_table, start_log
+from streams.cli.subjects import client_of, nothing_of, warn_of_absent
+from streams.cli.table_files import Kind, check_file, check_package, complete_file, write_table
 from streams.config import Config
+from streams.failures import Exit
 
 if TYPE_CHECKING:
     from streams.answerer.answer_table import AnswerRow, AnswerTable
@@ -35,16 +33,180 @@ _COLUMNS: Final[dict[str, Kind]] = {
     **dict.fromkeys(("corrected", "provisional", "above"), "flag"),
 }
 """The kinds of the columns of files; the others have numbers."""
+File: TypeAlias = Literal["csv", "parquet", "plot"]
 _PLOTS: Final = (".pdf", ".png", ".svg")
+_MISSING_USERS: Final = (
+    "turnstile: from the time of `provisional` or `admitted only since` on, users can have "
+    "exhausted their budgets, and are missing. Provisional answers are corrected for all users "
+    "when their block ends: docs/query/choose.md"
+)
 
 
+@command(
+    "answer",
+    (*CLIENT, "health", "log_format"),
+    arg("file QUERIES.toml", "the queries"),
+    arg("--input FILE", "past events: .csv, .jsonl or .parquet"),
+    flag(
+        "--check",
+        "show the queries and their noise, and what of --input cannot be read; charge nothing",
+        rivals="events",
+    ),
+    flag(
+        "--accept-skipped",
+        "go on without the rows of a file that cannot be read; without it, their number by "
+        "reason is shown, and nothing is charged",
+    ),
+    flag(
+        "--plan",
+        "show the error of answers for several active_windows, computed from public "
+        "or simulated --events; charge nothing",
+        rivals="events",
+    ),
+    arg("--events FILE", "the events of --plan: .csv, .jsonl or .parquet"),
+    arg("--query NAME", "the query of --plan (default: the first that can be planned)"),
+    arg("--epsilon", "for --plan and --check, instead of the dataset's budget", float),
+    arg("--delta", "the delta of --epsilon", float),
+    arg("--plot FILE", "draw the plan: .png, .svg or .pdf; needs the extra plot"),
+    flag("--public", "the events of --plan are public, so do not mark it as private"),
+    flag(
+        "--charge-again",
+        "answer windows that another run has answered; their users are charged again",
+    ),
+    TAKE_OVER,
+    log_level("WARNING"),
+    lines=("answer", "correction", "query", "plan"),
+)
+def answer(options: argparse.Namespace, config: Config) -> int:
+    """Answer the queries of a file privately, as windows of events close.
+
+    Events come from the topic that the file names, or from --input. Every window is charged for
+    each user and released once, to the topic `answers`. After a crash, start the command again and
+    it continues. docs/query/file.md describes the file.
+    """
+    if options.plan:
+        return plan(options, config)
+    query_file = read_query_file(options.file)
+    if options.check:
+        return check(query_file, options, config)
+    start_log(options.log_level, config.log_format)
+    announce = Printer(options.json)
+    if options.input is not None:
+        return _answer_file(options.input, query_file, config, options, announce)
+    from streams.answerer.answerer_app import run_answerer
+
+    return run_answerer(
+        config,
+        query_file,
+        announce,
+        options.log_level,
+        charge_again=options.charge_again,
+        take_over=options.take_over,
+    )
+
+
+def _answer_file(
+    path: Path,
+    query_file: QueryFile,
+    config: Config,
+    options: argparse.Namespace,
+    announce: Printer,
+) -> int:
+    from streams.answerer.answerer_app import opener
+    from streams.answerer.kafka_journal import KafkaJournal
+    from streams.answerer.window_answering import Answering, answer_file
+    from streams.kafka.answer_topics import ensure_answer_topics
+
+    for other in ("kafka", "streams"):
+        logging.getLogger(other).setLevel(logging.CRITICAL)  # this command reports their errors
+    file = events_of(path, query_file.for_a_file(), options)
+    ensure_answer_topics(config)
+    with client_of(config) as turnstile:
+        journal = KafkaJournal(config, query_file.dataset)
+        try:
+            answering = Answering(
+                query_file.for_a_file(),
+                file.source,
+                opener(turnstile, query_file, take_over=options.take_over),
+                journal,
+                announce,
+                charge_again=options.charge_again,
+            )
+            answer_file(answering, file)
+        finally:
+            journal.close()
+    calendar = answering.state.calendar
+    if not announce.count:
+        of = f"{query_file.dataset}/{query_file.run}"
+        note(
+            f"turnstile: run {of} has answered all {calendar.step:,} windows; "
+            f"`turnstile answers {of}` shows them"
+        )
+    return Exit.OK
+
+
+class Printer:
+    """Prints each answer and correction as it is published.
+
+    Attributes:
+        count: the number of printed records.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self.count = 0
+        self._as_json = as_json
+        self._has_explained = as_json
+
+    def __call__(self, record: AnswerRecord) -> None:
+        """Print an answer, or the windows of a correction that changes them."""
+        from streams.answerer.answer_table import AnswerTable
+
+        self.count += 1
+        if self._as_json:
+            show("answer", record, as_json=True)
+            return
+        if record.coverage == "all" and not record.left_out_stddev:
+            return
+        table = AnswerTable()
+        table.add(record)
+        for total in getattr(record, "sums", None) or ():
+            numbers = {name: getattr(total, name) for name in ("start", "value", "lower", "upper")}
+            name = f"{record.query} in total"
+            table.add(msgspec.structs.replace(record, query=name, sums=None, **numbers))
+        rows = list(table.rows())
+        if not self._has_explained and any(row.can_miss_users for row in rows):
+            self._has_explained = True
+            note(_MISSING_USERS)
+        for _, _, *line in zip(*_cells(rows).values(), strict=True):
+            say("  ".join(filter(None, line)))
+        if record.labels == []:
+            say(f"{record.start}  {plain(record.query)}  no keys")
+
+
+@command(
+    "answers",
+    CLIENT,
+    ONLY_RUN,
+    arg("--query NAME", "only this query"),
+    FOLLOW,
+    arg("--csv FILE", "write a row for each number of each window"),
+    arg("--parquet FILE", "the same rows, with their types; needs the extra report"),
+    arg("--plot FILE", "draw each query over time: .svg, .png or .pdf; needs the extra plot"),
+    lines=("answer", "correction", "file"),
+)
 def answers(options: argparse.Namespace, config: Config) -> int:
-    """Show the published answers, from the first one on, or write them to files."""
+    """Show the private answers that were published, each once, or write them to files.
+
+    Answers are public, and so are these files. In the table and the files, corrections replace the
+    answers of their windows; --json and --follow show every record. With the setting answer_keys,
+    only those that an answerer signed: docs/operate/security.md.
+    """
     from streams.answerer.answer_table import AnswerTable
 
+    dataset, run = options.of
     files = _files_of(options)
     if options.follow:
-        warn_of_absent(options.dataset, config)
+        warn_of_absent(dataset, config)
     printed, table, count = Printer(options.json), AnswerTable(), 0
     for record in _records(options, config):
         count += 1
@@ -53,36 +215,35 @@ def answers(options: argparse.Namespace, config: Config) -> int:
         else:
             table.add(record)
     if not count:
-        what = "answers" if options.run is None else f"answers of run {options.run!r}"
+        what = "answers" if run is None else f"answers of run {run!r}"
         what += "" if options.query is None else f" to query {options.query!r}"
-        return nothing_of(options.dataset, what, config)
+        return nothing_of(dataset, what, config)
     for name, path in files.items():
         _write(name, path, table)
         rows = sum(1 for _ in table.rows())
         show("file", {"file": str(path), "rows": rows}, options.json)
     if not files and not printed.count:
-        show_rows(list(table.rows()))
+        _show_rows(list(table.rows()))
     return Exit.OK
 
 
 def _records(options: argparse.Namespace, config: Config) -> Iterator[AnswerRecord]:
     from streams.answerer.published_answers import read_answers
 
-    for record in read_answers(
-        config, dataset=options.dataset, run=options.run, follow=options.follow
-    ):
+    dataset, run = options.of
+    for record in read_answers(config, dataset=dataset, run=run, follow=options.follow):
         if options.query in (None, record.query):
             yield record
 
 
-def _files_of(options: argparse.Namespace) -> dict[str, Path]:
+def _files_of(options: argparse.Namespace) -> dict[File, Path]:
     """Return the files to write, after a check that each can be written.
 
     Raises:
         ConfigurationError: a package is not installed.
         UnusableInput: a file cannot be written.
     """
-    names = ("csv", "parquet", "plot")
+    names: tuple[File, ...] = ("csv", "parquet", "plot")
     files = {name: path for name in names if (path := getattr(options, name)) is not None}
     if files and options.follow:
         raise UnusableInput("a file is complete only without --follow: give one or the other")
@@ -95,7 +256,7 @@ def _files_of(options: argparse.Namespace) -> dict[str, Path]:
     return files
 
 
-def _write(file: str, path: Path, table: AnswerTable) -> None:
+def _write(file: File, path: Path, table: AnswerTable) -> None:
     """Write one file.
 
     Raises:
@@ -104,52 +265,54 @@ def _write(file: str, path: Path, table: AnswerTable) -> None:
     from streams.answerer.answer_plots import save_plot  # it imports matplotlib only to draw
     from streams.answerer.answer_table import COLUMNS
 
-    rows = map(msgspec.structs.asdict, table.rows())
     with complete_file(path) as draft:
-        if file == "csv":
-            write_csv(draft, COLUMNS, rows)
-        elif file == "parquet":
-            write_parquet(
-                draft, {column: _COLUMNS.get(column, "number") for column in COLUMNS}, rows
-            )
-        else:
+        if file == "plot":
             save_plot(table, draft, path.suffix[1:])
+        else:
+            columns = {column: _COLUMNS.get(column, "number") for column in COLUMNS}
+            write_table(draft, columns, map(msgspec.structs.asdict, table.rows()), file)
 
 
-def show_rows(rows: Sequence[AnswerRow]) -> None:
-    """Print a table with one line for each number of each window.
+def _show_rows(rows: Sequence[AnswerRow]) -> None:
+    """Print a table with one line for each number of each window."""
+    cells = _cells(rows)
+    for name in ("dataset", "run", "label"):
+        if len(set(cells[name])) == 1:
+            del cells[name]
+    width = max(map(len, cells["value"]))
+    cells["value"] = [text.rjust(width) for text in cells["value"]]
+    show_table(list(cells), zip(*cells.values(), strict=True))
+    if sys.stdout.isatty() and any(row.can_miss_users for row in rows):
+        note(_MISSING_USERS)
+
+
+def _cells(rows: Sequence[AnswerRow]) -> dict[str, list[str]]:
+    """Return the columns for people.
 
     Numbers have as many digits as the widest interval of their query allows.
     """
     from streams.answerer.answer_table import shown_moment
 
-    decimals: dict[str, int] = {}
+    digits: dict[str, int] = {}
     for row in rows:
         width = 0.0 if row.upper is None or row.lower is None else row.upper - row.lower
-        decimals[row.query] = min(decimals.get(row.query, 9), _decimals(width) if width else 9)
+        digits[row.query] = min(digits.get(row.query, 9), _decimals(width) if width else 9)
     confidences = {row.confidence for row in rows}
     interval = f"{100 * confidences.pop():g} % interval" if len(confidences) == 1 else "interval"
-    columns: dict[str, Callable[[AnswerRow], Any]] = {
-        "dataset": lambda row: row.dataset,
-        "run": lambda row: row.run,
-        "query": lambda row: row.query,
-        "window from": lambda row: shown_moment(row.start, row.end),
-        "label": lambda row: plain(row.label),
-        "value": lambda row: _number(row.value, decimals[row.query]),
-        interval: lambda row: " to ".join(
-            _number(end, decimals[row.query]) for end in (row.lower, row.upper)
-        ),
-        "": lambda row: row.state,
+    ends = [
+        (_number(row.lower, digits[row.query]), _number(row.upper, digits[row.query]))
+        for row in rows
+    ]
+    return {
+        "dataset": [row.dataset for row in rows],
+        "run": [row.run for row in rows],
+        "window from": [shown_moment(row.start, row.end) for row in rows],
+        "query": [plain(row.query) for row in rows],
+        "label": ["" if row.label is None else plain(row.label) for row in rows],
+        "value": [_number(row.value, digits[row.query]) for row in rows],
+        interval: [" to ".join(both) for both in ends],
+        "": [row.state for row in rows],
     }
-    for name in ("dataset", "run", "label"):
-        if len({getattr(row, name) for row in rows}) == 1:
-            del columns[name]
-    cells = {name: [of(row) for row in rows] for name, of in columns.items()}
-    width = max(map(len, cells["value"]))
-    cells["value"] = [text.rjust(width) for text in cells["value"]]
-    show_table(list(cells), list(zip(*cells.values(), strict=True)))
-    if sys.stdout.isatty() and any(row.can_miss_users for row in rows):
-        note(MISSING_USERS)
 
 
 def _decimals(width: float) -> int:

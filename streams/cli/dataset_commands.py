@@ -7,15 +7,29 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from accounting.exact.units import from_units_down
-from streams.cli.printing import Exit, UnusableInput, note, say, show, show_all
+from streams.cli.commands import command
+from streams.cli.options import (
+    AT_DELTA,
+    FILE_CLIENT,
+    FILE_OBSERVER,
+    OF_DATASET,
+    OF_RUN,
+    ONLY_DATASET,
+    TAKE_OVER,
+    arg,
+    term_option,
+    user_option,
+)
+from streams.cli.printing import UnusableInput, note, show, tell
 from streams.cli.subjects import client_of, ids, is_known_absent, kind_of, no_dataset, user_of
 from streams.config import Config
+from streams.failures import Exit
 from streams.operations.balance import read_balances
 from streams.operations.guarantees import budget_of
 from streams.operations.run_progress import RunStatus, read_runs
@@ -30,8 +44,12 @@ from streams.sdk.errors import ErasedInPart, invalid_requests
 from streams.sdk.run import Run
 
 
+@command("dataset create", FILE_CLIENT, OF_DATASET, *map(term_option, TERMS), lines=("dataset",))
 def create(options: argparse.Namespace, config: Config) -> int:
-    """Create a dataset, or check that it has this policy."""
+    """Create a dataset with a policy that never changes.
+
+    The same command again checks that the dataset has this policy.
+    """
     whole = None
     if config.budgets:
         create_file(config.budgets, config.partitions)
@@ -50,7 +68,7 @@ def create(options: argparse.Namespace, config: Config) -> int:
             terms["delta"] = None  # a share's budget has none
         if options.allow is not None:
             terms["allow"] = dict(options.allow)
-        policy = turnstile.create_dataset(options.name, **terms)
+        policy = turnstile.create_dataset(options.dataset, **terms)
     is_new = policy.user_ids == "one-kind" or policy.parents or whole is not None
     if options.user_ids is None and not is_new:
         note(
@@ -63,11 +81,8 @@ def create(options: argparse.Namespace, config: Config) -> int:
             f"turnstile: delta {delta:g} is large: the guarantee may fail completely for one user "
             f"in {1 / delta:,.0f}. Values of at most one over the number of users are usual"
         )
-    show(
-        "dataset",
-        {**_policy(policy), "epsilon": policy.epsilon(delta), "delta": delta},
-        options.json,
-    )
+    created = {**_policy(policy), "epsilon": policy.epsilon(delta), "delta": delta}
+    show("dataset", created, options.json)
     if delta != DELTA and not options.json:
         note(
             f"turnstile: `dataset show` and the pages show the epsilon at delta {DELTA:g}, which "
@@ -79,93 +94,132 @@ def create(options: argparse.Namespace, config: Config) -> int:
 _LARGE_DELTA = 1e-3
 
 
+@command(
+    "dataset access",
+    FILE_CLIENT,
+    OF_DATASET,
+    term_option("allow", required=True),
+    arg(
+        "--copied-from LOG",
+        "the id of the log for which the dataset's requests were signed, if the log was "
+        "copied to this topic",
+    ),
+    lines=("access_list",),
+)
 def set_access(options: argparse.Namespace, config: Config) -> int:
-    """Replace the access list of a dataset."""
+    """Replace the access list of a dataset.
+
+    Give the whole new list. The request is signed with the setting request_key, by a key that may
+    manage the dataset. Repeat the command to complete a request that reached only some partitions.
+    """
     allow = dict(options.allow)
     with client_of(config) as turnstile:
-        turnstile.set_access(options.name, allow, copied_from=options.copied_from)
-    show("access_list", {"dataset": options.name, "allow": allow}, options.json)
+        turnstile.set_access(options.dataset, allow, copied_from=options.copied_from)
+    show("access_list", {"dataset": options.dataset, "allow": allow}, options.json)
     return Exit.OK
 
 
+@command("dataset withdraw", FILE_CLIENT, OF_DATASET, lines=("withdrawn_dataset",))
 def withdraw(options: argparse.Namespace, config: Config) -> int:
-    """Delete a dataset of which no run was opened."""
+    """Delete a dataset of which no run was ever opened."""
     with client_of(config) as turnstile:
-        turnstile.withdraw_dataset(options.name)
-    show("withdrawn_dataset", {"dataset": options.name, "withdrawn": True}, options.json)
+        turnstile.withdraw_dataset(options.dataset)
+    show("withdrawn_dataset", {"dataset": options.dataset, "withdrawn": True}, options.json)
     return Exit.OK
 
 
+@command("dataset close", FILE_CLIENT, OF_DATASET, lines=("closed_dataset",))
 def close(options: argparse.Namespace, config: Config) -> int:
-    """Close a dataset permanently, with the datasets inside it."""
+    """Close a dataset permanently, with the datasets inside it and all their runs.
+
+    They are never charged again, and their names are not used again. Their charges remain. Repeat
+    the command to complete a request that reached only some partitions.
+    """
     with client_of(config) as turnstile:
-        closed = turnstile.close_dataset(options.name)
-    for name in closed:
-        show("closed_dataset", {"dataset": name, "closed": True}, options.json)
+        closed = turnstile.close_dataset(options.dataset)
+    rows = [{"dataset": name, "closed": True} for name in closed]
+    show("closed_dataset", rows, options.json)
     return Exit.OK
 
 
+@command("run close", FILE_CLIENT, OF_RUN, lines=("closed_run",))
 def close_run(options: argparse.Namespace, config: Config) -> int:
-    """Close a run permanently."""
+    """Close a run permanently: it can no longer be charged or opened."""
+    dataset, run = options.of
+    if run is None:
+        raise UnusableInput(f"name the run as well: {dataset}/RUN")
     with client_of(config) as turnstile:
-        found = turnstile.close_run(options.dataset, options.name)
+        found = turnstile.close_run(dataset, run)
     if not found:
-        note(
-            f"turnstile: dataset {options.dataset!r} has no run {options.name!r}, so nothing was "
-            "closed: check the name"
-        )
+        note(f"turnstile: run {dataset}/{run} does not exist, so nothing was closed")
         return Exit.REFUSED
-    show(
-        "closed_run",
-        {"dataset": options.dataset, "run": options.name, "closed": True},
-        options.json,
-    )
+    show("closed_run", {"dataset": dataset, "run": run, "closed": True}, options.json)
     return Exit.OK
 
 
+@command(
+    "balance",
+    ("redis", "prefix", "config"),
+    OF_DATASET,
+    user_option("digits find the integer and the string"),
+    lines=("balance",),
+)
 def balance(options: argparse.Namespace, config: Config) -> int:
-    """Show the balance of a user in each budget that a charge to a dataset draws on."""
+    """Show what a user has spent and has left, as Redis has it: needs no Kafka and no worker.
+
+    A line for each budget that a charge draws on. It includes the records of the user's partition
+    before `offset`. All state of the partition is read and verified.
+    """
     wanted = ids(user_of(options), config)
     try:
-        found = read_balances(config, options.name, list(wanted))
+        found = read_balances(config, options.dataset, list(wanted))
     except Rejection:
-        return no_dataset(options.name)
-    for one in found:
-        show("balance", {**one, "user": wanted[one["user"]]}, options.json)
-    if not found:
-        note(f"turnstile: this user was never charged in dataset {options.name!r}")
+        return no_dataset(options.dataset)
+    rows = [{**one, "user": wanted[one["user"]]} for one in found]
+    if not show("balance", rows, options.json):
+        note(f"turnstile: this user was never charged in dataset {options.dataset!r}")
     if any(one["unit"] == "mu" for one in found):
         note("mu adds in squares: the squares of spent and left add up to that of the budget")
     return Exit.OK
 
 
+@command(
+    "erase",
+    FILE_CLIENT,
+    user_option("digits mean the integer and the string"),
+    arg(
+        "dataset DATASET",
+        "only in this one, and in those that share a budget with it (default: in all)",
+        nargs="?",
+    ),
+    lines=("erased_user",),
+)
 def erase(options: argparse.Namespace, config: Config) -> int:
-    """Erase a user."""
+    """Erase a user permanently: the spending remains, and the user is never admitted again.
+
+    A keyed hash replaces the id in the workers' state. The log and its snapshots contain the id
+    until they are trimmed: docs/operate/erasure.md. The command may be repeated.
+    """
     given = user_of(options)
     meant = {given: given} if config.pseudonym_key else ids(given, config)
-    dataset = None if options.dataset == _EVERYWHERE else options.dataset
-    found, not_allowed = False, set[str]()
+    rows, not_allowed = [], set[str]()
     with client_of(config) as turnstile:
         for user in dict.fromkeys(meant.values()):
             try:
-                datasets = turnstile.erase(user, dataset)
+                datasets = turnstile.erase(user, options.dataset)
             except ErasedInPart as error:
                 datasets = error.datasets
                 not_allowed.update(error.not_allowed)
-            found = found or bool(datasets)
-            for name in datasets:
-                show(
-                    "erased_user",
-                    {"dataset": name, "id_kind": kind_of(user), "erased": True},
-                    options.json,
-                )
+            kind = kind_of(user)
+            rows += [{"dataset": name, "id_kind": kind, "erased": True} for name in datasets]
+    show("erased_user", rows, options.json)
     if not_allowed:
         note(
             f"turnstile: you may not manage {', '.join(sorted(not_allowed))}, so the user was not "
             "erased there: sign with a key that may (request_key)"
         )
         return Exit.REFUSED
-    if not found:
+    if not rows:
         note(
             "turnstile: no user with this id was ever charged there, so nothing was erased, and a "
             "user with this id can still be charged"
@@ -174,15 +228,13 @@ def erase(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-_EVERYWHERE = "all"
-
-
+@command("dataset show", FILE_OBSERVER, OF_DATASET, AT_DELTA, lines=("dataset",))
 def show_one(options: argparse.Namespace, config: Config) -> int:
-    """Show the policy of a dataset, and how many users it has."""
+    """Show the policy and the number of users of a dataset."""
     datasets = read_datasets(config)
-    if options.name not in datasets:
-        return no_dataset(options.name)
-    dataset = datasets[options.name]
+    if options.dataset not in datasets:
+        return no_dataset(options.dataset)
+    dataset = datasets[options.dataset]
     show("dataset", _dataset(dataset, options.delta), options.json)
     if not dataset.allow_agrees:
         note(
@@ -192,8 +244,9 @@ def show_one(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
+@command("dataset list", FILE_OBSERVER, AT_DELTA, lines=("dataset",))
 def listed(options: argparse.Namespace, config: Config) -> int:
-    """Show all datasets."""
+    """List all datasets."""
     datasets = read_datasets(config)
     show_datasets(datasets, options.delta, options.json)
     if not datasets and not options.json:
@@ -205,23 +258,19 @@ def show_datasets(
     datasets: Mapping[str, DatasetStatus], delta: float | None, as_json: bool
 ) -> None:
     """Print datasets, sorted by name; nothing if there are none, and no epsilon without a delta."""
-    if as_json:
-        for _, found in sorted(datasets.items()):
-            show("dataset", _dataset(found, delta), True)
-    elif datasets:
-        rows = [
-            {
-                **_dataset(found, delta),
-                "budget": budget_of(found.policy),
-                "state": found.state,
-            }
-            for _, found in sorted(datasets.items())
-        ]
-        epsilons = () if delta is None else ("epsilon", "delta")
-        columns = ("dataset", "measure", "budget", *epsilons, "users", "exhausted", "state")
-        show_all("dataset", rows, (*columns, "parents"), False)
-        if any(found.exhausted for found in datasets.values()):
-            note("exhausted users have nothing left: no further step that costs them admits them")
+    rows = [
+        {**_dataset(found, delta), **({} if as_json else _in_short(found))}
+        for _, found in sorted(datasets.items())
+    ]
+    epsilons = () if delta is None else ("epsilon", "delta")
+    columns = ("dataset", "measure", "budget", *epsilons, "users", "exhausted", "state", "parents")
+    show("dataset", rows, as_json, columns)
+    if not as_json and any(found.exhausted for found in datasets.values()):
+        note("exhausted users have nothing left: no further step that costs them admits them")
+
+
+def _in_short(dataset: DatasetStatus) -> dict[str, str]:
+    return {"budget": budget_of(dataset.policy), "state": dataset.state}
 
 
 def _dataset(dataset: DatasetStatus, delta: float | None) -> dict[str, Any]:
@@ -260,28 +309,28 @@ def _allow(allow: AccessList | None) -> dict[str, Any] | None:
     return None if allow is None else {public_text(entry.key): entry.rights for entry in allow}
 
 
-_RUN_COLUMNS = ("dataset", "run", "state", "step", "attempt", "users", "halted")
+_RUN = ("dataset", "run", "state", "step", "attempt", "users", "halted")
 
 
+@command("runs", FILE_OBSERVER, ONLY_DATASET, lines=("run",))
 def runs(options: argparse.Namespace, config: Config) -> int:
-    """Show every run, the open ones first."""
+    """Show the progress of each run, its state, and how many of its users are halted.
+
+    The owners of the partitions report this every two seconds; no state is read. Users are those of
+    the last step, or of the roster. The number of halted users depends on the users' data: do not
+    publish it.
+    """
     found, besides = read_runs(config)
     found = [run for run in found if options.dataset in (None, run.dataset)]
     if options.dataset is not None and not found and is_known_absent(options.dataset, config):
         return no_dataset(options.dataset)
-    if options.json:
-        show_all("run", map(asdict, found), _RUN_COLUMNS, True)
-    elif found:
-        rows = [{**asdict(run), "step": None if run.step < 0 else run.step} for run in found]
-        show_all("run", rows, _RUN_COLUMNS, False)
+    if not show("run", found, options.json, _RUN) and not options.json:
+        of = "" if options.dataset is None else f" of dataset {options.dataset!r}"
+        note(f"turnstile: no run{of} is open" if besides else f"turnstile: no run{of} exists")
+    if not options.json:
         for run in found:
             if run.state == "interrupted":
-                say(f"\n{run.dataset}/{run.run} was interrupted: {_interruption(run)}")
-    elif options.dataset is not None:
-        what = "no listed run" if besides else "no run"
-        note(f"turnstile: dataset {options.dataset!r} has {what}")
-    else:
-        note("turnstile: no run exists" if not besides else "turnstile: no run is open")
+                tell(f"{run.dataset}/{run.run} was interrupted: {_interruption(run)}")
     if besides:
         note(f"turnstile: {besides:,} more runs are closed and not listed")
     return Exit.OK
@@ -309,33 +358,47 @@ class PublishedStep(msgspec.Struct, forbid_unknown_fields=True):
     min_separation: MinSeparation | None = None  # of the run; None: as it was opened
 
 
+@command(
+    "publish",
+    FILE_CLIENT,
+    arg("file FILE.jsonl", "the file, or - for standard input"),
+    TAKE_OVER,
+    lines=("step",),
+)
 def publish(options: argparse.Namespace, config: Config) -> int:
-    """Charge the steps of a file in order, and show each decision.
+    """Charge the steps of a JSON Lines file, each once even if the file is sent again.
 
-    A line is a step of its run: the one that its ``step`` says, else its place among the lines of
-    its dataset and run. So a line means the same step if the file is sent again:
-
-        before the last decided step    skipped, and reported
-        the last decided step           sent again: the same decision returns, charged once
-        the next step                   charged
-        a later step                    an error, because a step in between is missing
+    A line is one step: dataset, run, users, norms, noise_stddev, and optionally clip_norm, step and
+    the min_separation of the run. A line without step is the next one of its dataset and run in
+    this file, from 0. Steps that were decided before are not charged again.
     """
-    with client_of(config) as turnstile:
-        steps = StepsOfFile(turnstile, take_over=options.take_over)
+    lanes: dict[tuple[str, str], _Lane] = {}
+    skipped = 0
+
+    def steps() -> Iterator[Mapping[str, Any]]:
+        nonlocal skipped
         for number, line in _lines(options.file):
             if not line.strip():
                 continue
             try:
-                show("step", steps.charge(_read(line)), options.json)
+                step = _charge(turnstile, lanes, _read(line), options.take_over)
             except Exception as error:
                 error.add_note(f"{options.file}, line {number}")
                 raise
-    if steps.skipped:
+            skipped += "admitted" not in step
+            yield step
+
+    with client_of(config) as turnstile:
+        show("step", steps(), options.json, _STEP, follow=True)
+    if skipped:
         note(
-            f"{steps.skipped} steps had been decided before and were skipped. Lines without a step "
+            f"{skipped} steps had been decided before and were skipped. Lines without a step "
             "count from 0 in each file: to continue a run, add the number of the step"
         )
     return Exit.OK
+
+
+_STEP = ("dataset", "run", "step", "users", "decided", "admitted", "halted", "exhausted")
 
 
 @dataclass
@@ -347,76 +410,74 @@ class _Lane:
     lines: int = 0
 
 
-class StepsOfFile:
-    """Charges lines one after the other.
+def _charge(
+    turnstile: Turnstile,
+    lanes: dict[tuple[str, str], _Lane],
+    line: PublishedStep,
+    take_over: bool,
+) -> dict[str, Any]:
+    """Charge one line, unless it was decided before, and return the fields to show.
 
-    Attributes:
-        skipped: the number of lines that were decided before.
+    A line is a step of its run: the one that its ``step`` says, else its place among the lines of
+    its dataset and run. So a line means the same step if the file is sent again:
+
+        before the last decided step    skipped, and reported
+        the last decided step           sent again: the same decision returns, charged once
+        the next step                   charged
+        a later step                    an error, because a step in between is missing
+
+    Raises:
+        UnusableInput: a step before it is missing.
+        TurnstileError: the charge failed.
     """
-
-    def __init__(self, turnstile: Turnstile, *, take_over: bool = False) -> None:
-        self.skipped = 0
-        self._turnstile, self._take_over = turnstile, take_over
-        self._lanes: dict[tuple[str, str], _Lane] = {}
-
-    def charge(self, line: PublishedStep) -> dict[str, Any]:
-        """Charge one line, unless it was decided before, and return the fields to show.
-
-        Raises:
-            UnusableInput: a step before it is missing.
-            TurnstileError: the charge failed.
-        """
-        key = line.dataset, line.run
-        lane = self._lanes.get(key)
-        if lane is None:
-            run = self._turnstile.run(
-                *key, min_separation=line.min_separation, take_over=self._take_over
-            )
-            lane = self._lanes[key] = _Lane(run, numbered=line.step is not None)
-        separation = lane.run.min_separation
-        if line.min_separation not in (None, separation):
-            raise UnusableInput(
-                f"min_separation is {line.min_separation}, but run {line.run!r} was opened with "
-                f"{separation or 'none'}: give the same value in all lines of a run"
-            )
-        if lane.numbered != (line.step is not None):
-            raise UnusableInput(
-                f"some lines of run {line.run!r} have a step and some have none: give all or none"
-            )
-        step = lane.lines if line.step is None else line.step
-        lane.lines += 1
-        shown = {"dataset": line.dataset, "run": line.run, "step": step, "users": len(line.users)}
-        decided_before = step < lane.run.step
-        if step == lane.run.step - 1 and not lane.run.interrupted:
-            # Open the run again as if this decision had not been received.
-            lane.run = self._turnstile.run(*key, released=step - 1)
-        if step < lane.run.step:
-            self.skipped += 1
-            return {**shown, "decided": "before"}
-        if step > lane.run.step:
-            raise UnusableInput(
-                f"this is step {step} of run {line.run!r}, and the next one is {lane.run.step}: "
-                "a step in between is missing"
-            )
-        decision = lane.run.charge(
-            line.users, line.norms, noise_stddev=line.noise_stddev, clip_norm=line.clip_norm
+    key = line.dataset, line.run
+    lane = lanes.get(key)
+    if lane is None:
+        run = turnstile.run(*key, min_separation=line.min_separation, take_over=take_over)
+        lane = lanes[key] = _Lane(run, numbered=line.step is not None)
+    separation = lane.run.min_separation
+    if line.min_separation not in (None, separation):
+        raise UnusableInput(
+            f"min_separation is {line.min_separation}, but run {line.run!r} was opened with "
+            f"{separation or 'none'}: give the same value in all lines of a run"
         )
-        left_out = {"halted": decision.halted}
-        if separation is not None:
-            left_out["too_soon"] = decision.too_soon
-        return {
-            **shown,
-            "decided": "before" if decided_before else "now",
-            "admitted": int(decision.admitted.sum()),
-            **{why: int(whom.sum()) for why, whom in left_out.items()},
-            "exhausted": int(decision.exhausted.sum()),
-            **{
-                f"{why}_users": [
-                    user for user, out in zip(line.users, whom.tolist(), strict=True) if out
-                ]
-                for why, whom in left_out.items()
-            },
-        }
+    if lane.numbered != (line.step is not None):
+        raise UnusableInput(
+            f"some lines of run {line.run!r} have a step and some have none: give all or none"
+        )
+    step = lane.lines if line.step is None else line.step
+    lane.lines += 1
+    shown = {"dataset": line.dataset, "run": line.run, "step": step, "users": len(line.users)}
+    decided_before = step < lane.run.step
+    if step == lane.run.step - 1 and not lane.run.interrupted:
+        # Open the run again as if this decision had not been received.
+        lane.run = turnstile.run(*key, released=step - 1)
+    if step < lane.run.step:
+        return {**shown, "decided": "before"}
+    if step > lane.run.step:
+        raise UnusableInput(
+            f"this is step {step} of run {line.run!r}, and the next one is {lane.run.step}: "
+            "a step in between is missing"
+        )
+    decision = lane.run.charge(
+        line.users, line.norms, noise_stddev=line.noise_stddev, clip_norm=line.clip_norm
+    )
+    left_out = {"halted": decision.halted}
+    if separation is not None:
+        left_out["too_soon"] = decision.too_soon
+    return {
+        **shown,
+        "decided": "before" if decided_before else "now",
+        "admitted": int(decision.admitted.sum()),
+        **{why: int(whom.sum()) for why, whom in left_out.items()},
+        "exhausted": int(decision.exhausted.sum()),
+        **{
+            f"{why}_users": [
+                user for user, out in zip(line.users, whom.tolist(), strict=True) if out
+            ]
+            for why, whom in left_out.items()
+        },
+    }
 
 
 def _read(line: bytes) -> PublishedStep:

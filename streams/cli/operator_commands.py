@@ -5,35 +5,53 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Any, TypeAlias
 
+from streams.cli.commands import command
 from streams.cli.dataset_commands import show_datasets
-from streams.cli.printing import Exit, note, plain, say, show, show_all
+from streams.cli.options import (
+    CLIENT,
+    EPSILONS_AT_DELTA,
+    FILE_OBSERVER,
+    OBSERVER,
+    WORKERS,
+    arg,
+    flag,
+)
+from streams.cli.printing import note, plain, say, show, tell
 from streams.config import Config, ConfigurationError, Unavailable, lacking, release
+from streams.failures import Exit
 from streams.kafka.access import GROUP, ROLES, TOPIC, TRANSACTIONS, AccessRule, rules_of
-from streams.operations.check_tables import Finding, Level
+from streams.operations.check_tables import Level
 from streams.operations.doctor import examine
 from streams.operations.status import Overview, PartitionState, read_overview
 from streams.operations.trimming import plan_trims, trim
 from streams.records import signatures
 from streams.store.rights import rights
 
-_PARTITION_COLUMNS = ("partition", "owner", "next", "lag", "users", "snapshot", "seen", "state")
-
-
+_PARTITION = ("partition", "owner", "next", "lag", "users", "snapshot", "seen", "state")
 _WATCHED_EVERY = 2.0  # seconds
 _CLEAR = "\x1b[H\x1b[2J"  # cursor to the top left, and an empty screen
 
 
+@command(
+    "status",
+    FILE_OBSERVER,
+    EPSILONS_AT_DELTA,
+    flag("--watch", "show it again every two seconds, until Ctrl-C"),
+    lines=("partition",),
+)
 def status(options: argparse.Namespace, config: Config) -> int:
-    """Show every partition and, for people, every dataset; with --watch until Ctrl-C."""
+    """Show each partition's state, owner, lag and users, and the datasets.
+
+    Exit code 69 if a partition is not decided. `turnstile dataset list --json` has the datasets.
+    """
     while options.watch:
         try:
             seen = read_overview(config)
@@ -50,11 +68,7 @@ def status(options: argparse.Namespace, config: Config) -> int:
 def _show_status(seen: Overview, options: argparse.Namespace) -> int:
     """Show the state of a service, and return the exit code."""
     wrong = [one for one in seen.partitions if one.state is not PartitionState.DECIDING]
-    rows = [
-        asdict(one) if options.json else {**asdict(one), "seen": _seconds_ago(one.seen)}
-        for one in seen.partitions
-    ]
-    show_all("partition", rows, _PARTITION_COLUMNS, options.json)
+    show("partition", seen.partitions, options.json, _PARTITION)
     if not options.json:
         alike: dict[tuple[str, ...], list[int]] = {}
         for one in wrong:
@@ -64,69 +78,77 @@ def _show_status(seen: Overview, options: argparse.Namespace) -> int:
             of = (
                 f"s {', '.join(map(str, numbers))} are each" if numbers[1:] else f" {numbers[0]} is"
             )
-            say(f"\npartition{of} {state}: {problem}\n-> {remedy}")
+            say("")
+            tell(f"partition{of} {state}: {problem}")
+            tell(f"-> {remedy}")
         if seen.datasets:
             say("")
             show_datasets(seen.datasets, options.delta, False)
     return Exit.UNAVAILABLE if wrong else Exit.OK
 
 
-def _seconds_ago(seconds: int | None) -> str | None:
-    return None if seconds is None else f"{seconds} s ago"
+_MARKS = {
+    Level.OK: ("32", "ok     "),
+    Level.WARNING: ("33", "warning"),
+    Level.WRONG: ("1;31", "WRONG  "),
+}
+"""The colour and the word of each level; words are equally long."""
 
 
-_MARKS = {Level.OK: "ok", Level.WARNING: "warning", Level.WRONG: "WRONG"}
-_COLOURS = {Level.OK: "32", Level.WARNING: "33", Level.WRONG: "1;31"}
-_INDENT = 11  # the column where findings begin
-_WIDEST = 100
-
-
+@command(
+    "doctor",
+    OBSERVER,
+    WORKERS,
+    arg(
+        "--answerer HOST:PORT",
+        "the --health address of an answerer; may be given several times",
+        action="append",
+    ),
+    lines=("finding",),
+)
 def doctor(options: argparse.Namespace, config: Config) -> int:
-    """Examine the service and print the findings; exit code 1 if something is wrong."""
+    """Find problems and risks of the service, with remedies.
+
+    It asks Kafka, Redis, the workers and this machine, and changes nothing. Exit code 1 if
+    something is wrong; warnings do not count.
+    """
     addresses = options.worker or ([config.health] if config.health else [])
     found = examine(config, addresses, release(), options.answerer or [])
+    wrong = sum(one.level is Level.WRONG for one in found)
     if options.json:
-        for finding in found:
-            show("finding", asdict(finding), True)
-    else:
-        _print_findings(found)
-    return Exit.REFUSED if any(one.level is Level.WRONG for one in found) else Exit.OK
-
-
-def _print_findings(found: Sequence[Finding]) -> None:
+        show("finding", found, True)
+        return Exit.REFUSED if wrong else Exit.OK
     for area, findings in groupby(found, key=lambda finding: finding.area):
         say(_in_colour("1", area))
         for finding in findings:
-            mark = _in_colour(_COLOURS[finding.level], f"{_MARKS[finding.level]:<7}")
+            colour, mark = _MARKS[finding.level]
             first, *rest = _wrapped(finding.what)
-            say(f"  {mark}  {first}")
+            say(f"  {_in_colour(colour, mark)}  {first}")
+            if finding.level is not Level.OK:
+                rest += [*_wrapped(finding.means), *_wrapped(finding.do, "-> ")]
             for line in rest:
-                say(f"{'':{_INDENT}}{line}")
-            if finding.level is Level.OK:
-                continue
-            for line in _wrapped(finding.means):
-                say(f"{'':{_INDENT}}{line}")
-            for number, line in enumerate(_wrapped(finding.do)):
-                say(f"{'':{_INDENT - 3}}{'->' if number == 0 else '  '} {line}")
+                say(f"{'':11}{line}")
         say("")
-    say(_conclusion(found))
-
-
-def _conclusion(found: Sequence[Finding]) -> str:
-    wrong = sum(one.level is Level.WRONG for one in found)
     warnings = sum(one.level is Level.WARNING for one in found)
-    if not wrong + warnings:
-        return "Nothing is wrong."
-    result = "Nothing is wrong" if not wrong else f"{wrong} wrong"
-    return f"{result}, {warnings} {'warning' if warnings == 1 else 'warnings'}."
+    counts = [f"{wrong} wrong"] if wrong else ["Nothing is wrong"]
+    if warnings:
+        counts.append(f"{warnings} {'warning' if warnings == 1 else 'warnings'}")
+    say(f"{', '.join(counts)}.")
+    return Exit.REFUSED if wrong else Exit.OK
 
 
-def _wrapped(text: str) -> list[str]:
-    width = min(_WIDEST, get_terminal_size((_WIDEST, 24)).columns) - _INDENT
-    # Commands are copied from here, so they are not broken.
-    return textwrap.wrap(
-        plain(text), max(20, width), break_long_words=False, break_on_hyphens=False
-    ) or [""]
+def _wrapped(text: str, begin: str = "") -> list[str]:
+    """Return the lines of a text beside the marks."""
+    width = max(20, min(100, get_terminal_size((100, 24)).columns) - 11)
+    lines = wrap(
+        plain(text),
+        width,
+        initial_indent=begin,
+        subsequent_indent=" " * len(begin),
+        break_long_words=False,  # commands are copied from here
+        break_on_hyphens=False,
+    )
+    return lines or [""]
 
 
 def _in_colour(code: str, text: str) -> str:
@@ -134,15 +156,19 @@ def _in_colour(code: str, text: str) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if is_shown else text
 
 
+@command("trim", CLIENT, flag("--dry-run", "only show what would be deleted"), lines=("trim",))
 def trim_log(options: argparse.Namespace, config: Config) -> int:
-    """Show what can be deleted of each partition, and delete it unless --dry-run is given."""
-    is_wrong = False
+    """Delete the records of the log that a snapshot covers.
+
+    The last snapshot of each partition is read and verified first. Records that it does not cover
+    remain. If anything is wrong with it, nothing is deleted, and the exit code is 1.
+    """
+    is_wrong, rows = False, []
     for planned in plan_trims(config):
         is_wrong |= planned.is_wrong
         if planned.records and not options.dry_run:
             trim(config, planned)
-        show(
-            "trim",
+        rows.append(
             {
                 "partition": planned.partition,
                 "log_start": planned.start,
@@ -151,9 +177,9 @@ def trim_log(options: argparse.Namespace, config: Config) -> int:
                 "would_delete" if options.dry_run else "deleted": planned.records,
                 "log_begins_at": planned.start if options.dry_run else planned.before,
                 "why_not_more": planned.why,
-            },
-            options.json,
+            }
         )
+    show("trim", rows, options.json)
     return Exit.REFUSED if is_wrong else Exit.OK
 
 
@@ -163,14 +189,29 @@ Principals: TypeAlias = Mapping[str, Sequence[str]]
 _STRIMZI = {TOPIC: "topic", GROUP: "group", TRANSACTIONS: "transactionalId"}
 
 
+@command(
+    "acl",
+    ("kafka", "prefix", "timeout", "config"),
+    arg(
+        "--principal ROLE=User:NAME",
+        "a principal with this role; may be given several times. Roles: " + ", ".join(ROLES),
+        action="append",
+    ),
+    arg("--format", "", choices=("table", "strimzi", "redis"), default="table", rivals="what"),
+    flag("--apply", "grant the rights on Kafka", rivals="what"),
+    lines=("right", "granted_rights"),
+)
 def acl(options: argparse.Namespace, config: Config) -> int:
-    """Show or grant the rights of each role."""
+    """Print or grant the rights of each role on Kafka and Redis.
+
+    Without --principal, each role has one principal with the name of the role. --apply grants the
+    rights as the user in the settings, who must be a super user.
+    """
     principals = _principals(options.principal)
     if options.apply:
         return _apply(config, principals, options.json)
     if options.json or options.format == "table":
-        for line in _table(config, principals):
-            show("right", line, options.json)
+        show("right", _table(config, principals), options.json)
         return Exit.OK
     for text in _ACL_FORMATS[options.format](config, principals):
         print(text)
@@ -271,8 +312,24 @@ _KEY_SETTINGS = {
 }
 
 
+@command(
+    "keys new",
+    (),
+    arg(
+        "--for",
+        "what it signs: workers' decisions, an answerer's answers or a client's requests",
+        dest="purpose",
+        choices=("decisions", "answers", "requests"),
+        default="decisions",
+    ),
+    arg("--out FILE", "a new file for the private key, readable by its owner only"),
+    lines=("keys",),
+)
 def new_keys(options: argparse.Namespace, config: Config) -> int:
-    """Create a pair of keys, and store the private one if a file is given."""
+    """Create a private key, and the public key for those who check its signatures.
+
+    An existing file is not overwritten.
+    """
     try:
         private, public = signatures.new_keys()
     except ImportError as error:
@@ -286,6 +343,28 @@ def new_keys(options: argparse.Namespace, config: Config) -> int:
         write_secret(options.out, private)
         pair[f"{secret}_file"] = str(options.out)
     show("keys", pair, options.json)
+    return Exit.OK
+
+
+@command(
+    "completion",
+    (),
+    arg("shell", "the shell", choices=("bash", "zsh", "fish")),
+)
+def completion(options: argparse.Namespace, _: Config) -> int:
+    """Print a script that completes commands and options in a shell.
+
+    bash: `turnstile completion bash > ~/.local/share/bash-completion/completions/turnstile`. zsh:
+    into a file _turnstile in a directory of fpath. fish: `turnstile completion fish >
+    ~/.config/fish/completions/turnstile.fish`.
+    """
+    from streams.cli.main import new_parser
+
+    try:
+        import shtab
+    except ImportError as error:
+        raise lacking("completion", "completion", error) from error
+    say(shtab.complete(new_parser(), options.shell))
     return Exit.OK
 
 

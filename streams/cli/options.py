@@ -48,50 +48,6 @@ class Argument:
     rivals: str = ""
 
 
-def arg(
-    name: str,
-    help_: str,
-    type_: Callable[[str], Any] | None = None,
-    *,
-    rivals: str = "",
-    **given: Any,
-) -> Argument:
-    """Declare an argument.
-
-    Args:
-        name: the name of a positional argument or of an option, which a placeholder may follow:
-            "--data DIR".
-        help_: what it is. The default value is appended.
-        type_: parses the value.
-        rivals: the name of a group of arguments of which at most one may be given.
-        given: other parameters of ``ArgumentParser.add_argument``.
-    """
-    name, _, metavar = name.partition(" ")
-    if metavar:
-        given["metavar"] = metavar
-    if type_ is not None:
-        given["type"] = type_
-    if (default := given.get("default")) is not None:
-        help_ = f"{help_} (default {default})".lstrip()
-    return Argument((name,), {"help": help_, **given}, rivals)
-
-
-def flag(name: str, help_: str, *, rivals: str = "") -> Argument:
-    """Declare an option without a value."""
-    return Argument((name,), {"action": "store_true", "help": help_}, rivals)
-
-
-def setting_option(name: str, *, rivals: str = "") -> Argument:
-    """Declare the option that replaces a setting, or ``--config``."""
-    if name == "config":
-        return arg("--config FILE", "a TOML file with settings")
-    setting = _SETTINGS[name]
-    default = f" (default {setting.default})" if setting.default != "" else ""
-    given = {key: setting.metadata[key] for key in ("metavar", "choices") if setting.metadata[key]}
-    option = f"--{name.replace('_', '-')}"
-    return arg(option, setting.metadata["help"] + default, rivals=rivals, **given)
-
-
 def value_of(kind: Any, what: str) -> Callable[[str], Any]:
     """Return a parser of values of a type; ``what`` continues "is not"."""
 
@@ -120,6 +76,12 @@ hex_id_of: Final = value_of(
     Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")],
     "an id: give the 32 digits that an earlier command has printed",
 )
+
+
+def run_of(text: str) -> tuple[str, str | None]:
+    """Parse DATASET or DATASET/RUN into the names of the dataset and of the run."""
+    dataset, slash, run = text.partition("/")
+    return name_of(dataset), name_of(run) if slash else None
 
 
 def address_of(text: str) -> str:
@@ -172,9 +134,66 @@ def access_entry(text: str) -> tuple[str, list[Right]]:
     return key, [right for right in get_args(Right) if right in given]
 
 
+_PARSED: Final[Mapping[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(("FILE", "DIR", "RECEIPT", "COPY", "QUERIES.toml"), path_of),
+    **dict.fromkeys(("DELTA", "RATE"), delta_of),
+    "LOG": hex_id_of,
+    "DATASET": name_of,
+    "DATASET/RUN": run_of,
+    "HOST:PORT": address_of,
+    "URL": url_of,
+    "ROLE=User:NAME": role_of,
+}
+"""How the value of each placeholder is parsed."""
+
+
+def arg(
+    name: str,
+    help_: str,
+    type_: Callable[[str], Any] | None = None,
+    *,
+    rivals: str = "",
+    **given: Any,
+) -> Argument:
+    """Declare an argument.
+
+    Args:
+        name: the name of a positional argument or of an option, which a placeholder may follow:
+            "--data DIR".
+        help_: what it is. The default value is appended.
+        type_: parses the value; without it the placeholder decides.
+        rivals: the name of a group of arguments of which at most one may be given.
+        given: other parameters of ``ArgumentParser.add_argument``.
+    """
+    name, _, metavar = name.partition(" ")
+    if metavar:
+        given["metavar"] = metavar
+    if parse := type_ or _PARSED.get(metavar):
+        given["type"] = parse
+    if (default := given.get("default")) is not None and default != (None, None):
+        help_ = f"{help_} (default {default})".lstrip()
+    return Argument((name,), {"help": help_, **given}, rivals)
+
+
+def flag(name: str, help_: str, *, rivals: str = "") -> Argument:
+    """Declare an option without a value."""
+    return Argument((name,), {"action": "store_true", "help": help_}, rivals)
+
+
+def setting_option(name: str, *, rivals: str = "") -> Argument:
+    """Declare the option that replaces a setting, or ``--config``."""
+    if name == "config":
+        return arg("--config FILE", "a TOML file with settings")
+    setting = _SETTINGS[name]
+    default = f" (default {setting.default})" if setting.default != "" else ""
+    given = {key: setting.metadata[key] for key in ("metavar", "choices") if setting.metadata[key]}
+    option = f"--{name.replace('_', '-')}"
+    return arg(option, setting.metadata["help"] + default, rivals=rivals, **given)
+
+
 _PARSED_TERMS: Final[Mapping[str, dict[str, Any]]] = {
-    "parents": {"type": name_of, "action": "append"},
-    "share_of": {"type": name_of},
+    "parents": {"action": "append"},
+    "share_of": {},
     "allow": {"type": access_entry, "nargs": "+", "action": "extend"},
 }
 """How the options of terms that are no words, numbers or truth values are read."""
@@ -199,27 +218,30 @@ def term_option(term: str, **given: Any) -> Argument:
     return arg(row.option or f"--{term.replace('_', '-')}", row.help, **given)
 
 
-DATASET_NAME: Final = arg("name", "the name of the dataset", name_of)
-OF_DATASET: Final = arg("--dataset", "only this dataset", name_of)
-OF_RUN: Final = arg("--run", "only this run", name_of)
+OF_DATASET: Final = arg("dataset DATASET", "the name of the dataset")
+OF_RUN: Final = arg("of DATASET/RUN", "the names of the dataset and of the run")
+ONLY_DATASET: Final = arg("dataset DATASET", "only this dataset", nargs="?")
+ONLY_RUN: Final = arg(
+    "of DATASET/RUN",
+    "only this dataset (DATASET) or only this run",
+    nargs="?",
+    default=(None, None),
+)
 FOLLOW: Final = flag("--follow", "wait for more")
 TAKE_OVER: Final = flag(
     "--take-over", "take the budget from the run that holds it; that run cannot charge any more"
 )
-AT_DELTA: Final = arg(
-    "--delta D", "the delta of the epsilons that are shown", delta_of, default=DELTA
-)
+AT_DELTA: Final = arg("--delta DELTA", "the delta of the epsilons that are shown", default=DELTA)
 EPSILONS_AT_DELTA: Final = arg(
-    "--delta D",
+    "--delta DELTA",
     "the delta of the epsilons that are shown; without it only amounts are shown, because a "
     "dataset has no delta of its own",
-    delta_of,
 )
-PAGE_URL: Final = arg("--url URL", "the page's URL for browsers, behind a proxy", url_of)
+SIGNING_KEY: Final = arg("--key FILE", "a key of `turnstile keys new`, which signs the receipt")
+PAGE_URL: Final = arg("--url URL", "the page's URL for browsers, behind a proxy")
 WORKERS: Final = arg(
     "--worker HOST:PORT",
     "the TURNSTILE_HEALTH address of a worker; may be given several times",
-    address_of,
     action="append",
 )
 
@@ -233,9 +255,9 @@ def user_option(digits: str, *, required: bool = True) -> Argument:
 def page_options(listen: str) -> tuple[Argument, ...]:
     """Declare the options for the address of a page, and for TLS."""
     return (
-        arg("--listen HOST:PORT", "the address of the page", address_of, default=listen),
-        arg("--certificate FILE", "the certificate for TLS (PEM)", path_of),
-        arg("--key FILE", "the key of the certificate, if it is in another file", path_of),
+        arg("--listen HOST:PORT", "the address of the page", default=listen),
+        arg("--certificate FILE", "the certificate for TLS (PEM)"),
+        arg("--key FILE", "the key of the certificate, if it is in another file"),
         PAGE_URL,
     )
 

@@ -1,9 +1,10 @@
-"""The commands that serve pages: the dashboard and the portal."""
+"""The commands that serve HTTP: the dashboard, the gateway and the portal."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import re
 import secrets
 import shlex
@@ -12,16 +13,37 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
+from typing import Final
 from urllib.parse import urlsplit
 
 from accounting.exact.invalid_input import quoted
-from streams.cli.commands import MOST_DAYS
-from streams.cli.printing import Exit, UnusableInput, note, show, start_log
+from streams.cli.commands import command
+from streams.cli.options import (
+    AT_DELTA,
+    FILE_OBSERVER,
+    OBSERVER,
+    PAGE_URL,
+    WORKERS,
+    arg,
+    hex_id_of,
+    page_options,
+    user_option,
+    whole,
+)
+from streams.cli.printing import UnusableInput, note, show, start_log
 from streams.cli.subjects import user_of
 from streams.config import Config, ConfigurationError
+from streams.failures import Exit
+from streams.gateway.callers import Callers, CallerSigner
+from streams.gateway.http_gateway import Gateway
 from streams.http_server import HttpServer, is_https, is_loopback
+from streams.operations.status import read_datasets
 from streams.records import User
+from streams.records.signatures import InvalidKey
 from streams.records.users import normal_form
+from streams.sdk.budget_file import create_file
+from streams.sdk.client import Turnstile
 from streams.sdk.step_layout import Pseudonyms
 from streams.web.answer_reader import AnswerReader
 from streams.web.dashboard import Dashboard
@@ -32,9 +54,20 @@ from streams.web.record_reader import RecordReader
 from streams.web.sessions import Sessions
 from streams.web.watching import Watch
 
+MOST_DAYS: Final = 3660
+"""Days for which a link to a user's page can be valid."""
+_DAY: Final = 24 * 60 * 60  # seconds
 
+
+@command("dashboard", OBSERVER, *page_options("127.0.0.1:8480"), AT_DELTA, WORKERS, lines=("page",))
 def dashboard(options: argparse.Namespace, config: Config) -> int:
-    """Serve the dashboard; print its address and, if none is set, a new password."""
+    """Serve live, read-only pages about the service and its answers.
+
+    All users of this machine see the state of the service and, at /answers, the published answers.
+    Numbers of users, runs, spending and rejected records need the password in
+    TURNSTILE_DASHBOARD_PASSWORD_FILE. Without one the command creates a password and prints it. If
+    other machines can reach the pages, they need a password for everything, and TLS.
+    """
     start_log("WARNING", config.log_format)
     certificate = certificate_of(options)
     if is_reached_from_elsewhere(options) and not config.dashboard_password:
@@ -75,11 +108,106 @@ async def _serve_dashboard(
     await serve_until_stopped(served, options.listen, started, closed)
 
 
-_DAY = 24 * 60 * 60
+@command(
+    "gateway",
+    FILE_OBSERVER,
+    *page_options("127.0.0.1:8482"),
+    arg(
+        "--most N",
+        "the requests that are handled at the same time; others get status 429",
+        whole(1, 1024),
+        default=32,
+    ),
+    arg("--largest BYTES", "the largest body of a request", whole(1024, 2**30), default=2**23),
+    lines=("page",),
+)
+def gateway(options: argparse.Namespace, config: Config) -> int:
+    """Serve an HTTP API for callers without a Kafka client.
+
+    It holds no state and no key: any number of gateways can run side by side. A caller sends its
+    private key with each request, and the gateway signs the request with it. If other machines can
+    reach the gateway, it needs TLS, and the callers' public keys in TURNSTILE_GATEWAY_KEYS_FILE.
+    docs/gateway.md has the paths and the errors.
+    """
+    start_log("WARNING", config.log_format)
+    certificate = certificate_of(options)
+    if is_reached_from_elsewhere(options) and not config.gateway_keys:
+        raise ConfigurationError(
+            f"other machines can reach {options.url or options.listen}: set "
+            "TURNSTILE_GATEWAY_KEYS_FILE to a file with the public keys of the callers, or listen "
+            "on 127.0.0.1 without --url"
+        )
+    for name in ("request_key", "pseudonym_key"):
+        if getattr(config, name):
+            raise ConfigurationError(
+                f"the gateway signs with the keys of its callers and sends users' ids as they are: "
+                f"remove the setting {name}"
+            )
+    try:
+        callers = Callers(config.gateway_keys)
+    except InvalidKey as error:
+        raise ConfigurationError(f"gateway_keys: {error}") from None
+    if config.budgets:
+        create_file(config.budgets, config.partitions)
+    with Turnstile(config=config, signer=CallerSigner()) as turnstile:
+        asyncio.run(_serve(options, config, turnstile, callers, certificate))
+    return Exit.OK
 
 
+async def _serve(
+    options: argparse.Namespace,
+    config: Config,
+    turnstile: Turnstile,
+    callers: Callers,
+    certificate: ssl.SSLContext | None,
+) -> None:
+    served = Gateway(
+        turnstile,
+        partial(read_datasets, config),
+        options.listen,
+        certificate,
+        timeout=config.timeout,
+        callers=callers,
+        page=options.url,
+        most=options.most,
+        largest=options.largest,
+    )
+
+    async def end_if_broken() -> None:
+        await served.broken.wait()
+        note("turnstile: answers of the service can no longer be read; start the gateway again")
+        os._exit(Exit.UNAVAILABLE)  # callers repeat their requests at the next gateway
+
+    watching = asyncio.create_task(end_if_broken())  # keep a reference until the end
+
+    def started() -> None:
+        show("page", {"page": options.url or served.url}, options.json)
+
+    await serve_until_stopped(served, options.listen, started, lambda: None)
+    watching.cancel()
+
+
+@command(
+    "portal",
+    OBSERVER,
+    *page_options("127.0.0.1:8481"),
+    arg(
+        "--most N",
+        "the records that the portal can hold, about 100 bytes of disk each",
+        whole(2**10, 2**32),
+        default=2**24,
+    ),
+    AT_DELTA,
+    lines=("page",),
+)
 def portal(options: argparse.Namespace, config: Config) -> int:
-    """Serve the portal."""
+    """Serve a page that shows users what was spent of their budgets.
+
+    A user opens the page with a link from `turnstile portal link`, which is valid for one visit.
+    Links are signed with the key in TURNSTILE_PORTAL_KEY_FILE. The file in TURNSTILE_PORTAL_STATE
+    stores opened and revoked links. The portal reads the topics odometer and halts, and policies
+    from Redis.
+    """
     start_log("WARNING", config.log_format)
     keys = LinkKeys(config.portal_key, config.prefix)
     certificate = certificate_of(options)
@@ -100,11 +228,34 @@ def portal(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
+@command(
+    "portal link",
+    ("prefix", "config"),
+    user_option("--user-ids says what digits mean"),
+    arg("--user-ids", "the kind of an id of digits; no default", choices=("integer", "string")),
+    arg(
+        "datasets DATASET",
+        "show only these datasets (default: all with records of the user)",
+        nargs="*",
+    ),
+    arg(
+        "--days N",
+        "the days for which the link and its session are valid",
+        whole(1, MOST_DAYS),
+        default=7,
+    ),
+    PAGE_URL,
+    lines=("link",),
+)
 def portal_link(options: argparse.Namespace, config: Config) -> int:
-    """Print a link and its id."""
+    """Print a link with which one user opens the page.
+
+    The link is the user's secret. It is valid for one visit: only the browser that opens it first
+    sees the page. The command needs only the key in TURNSTILE_PORTAL_KEY_FILE.
+    """
     keys = LinkKeys(config.portal_key, config.prefix)
     ends = int(time.time()) + options.days * _DAY
-    datasets = tuple(dict.fromkeys(options.dataset or ()))
+    datasets = tuple(dict.fromkeys(options.datasets))
     given = user_of(options)
     names = Pseudonyms(config.pseudonym_key) if config.pseudonym_key else None
     claims = Claims.new(
@@ -119,8 +270,17 @@ def portal_link(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
+@command(
+    "portal revoke",
+    ("config",),
+    arg("id ID", "as `portal link` printed it", hex_id_of),
+    lines=("revoked_link",),
+)
 def portal_revoke(options: argparse.Namespace, config: Config) -> int:
-    """End a link and its session."""
+    """End a link and its session.
+
+    The portal need not run. The file in TURNSTILE_PORTAL_STATE must be the portal's.
+    """
     with closing(Visits(config.portal_state)) as visits:
         was_opened = visits.end(options.id, int(time.time()) + MOST_DAYS * _DAY)
     show(

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from streams.answerer.query_file import QueryFile, read_query_file
-from streams.cli.printing import Exit, UnusableInput, note, plain, say, show, show_table
+from streams.cli.printing import UnusableInput, note, plain, say, show, show_table
 from streams.cli.subjects import no_dataset
+from streams.cli.table_files import check_file, check_package, complete_file
 from streams.config import Config, Unavailable
+from streams.failures import Exit
 from streams.operations.status import read_datasets
 from streams.sdk.dataset_requests import policy_from
 from streams.toml import read_toml
@@ -36,6 +38,7 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
 
     policy, is_absent = _policy_of(query_file, options, config)
     costs = None if policy is None else costs_of(query_file, [policy])
+    rows = []
     for number, query in enumerate(query_file.queries):
         stddev = query.noise or (None if costs is None else costs.noises[number])
         half, blocks, every = None, query_file.blocks[number], query.every or query.window
@@ -47,25 +50,28 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
             length / 1000 if unit == "ms" else None
             for length, unit in (one.within(query_file.zone) for one in (query.window, every))
         ]
-        shown = {
-            "query": query.name,
-            "kind": query.kind,
-            "window": query.window.text,
-            "every": every.text,
-            "window_seconds": seconds[0],
-            "every_seconds": seconds[1],
-            "numbers": numbers,
-            "norm_of_a_user": query.bound,
-            "noise_stddev": stddev,
-            "interval_half_width": half,
-            "active_windows": query.active_windows or None,
-            "block_windows": blocks.size or None,
-            "left_out": blocks.left_out or None,
-            "users_of_a_published_key": selection and selection.threshold / query.cap,
-            "chance_of_a_lone_key": selection and selection.chance(1),
-            "correction_stddev": None if costs is None else costs.corrections[number] or None,
-        }
-        show("query", shown, options.json)
+        rows.append(
+            {
+                "query": query.name,
+                "kind": query.kind,
+                "window": query.window.text,
+                "every": every.text,
+                "window_seconds": seconds[0],
+                "every_seconds": seconds[1],
+                "numbers": numbers,
+                "norm_of_a_user": query.bound,
+                "noise_stddev": stddev,
+                "interval_half_width": half,
+                "active_windows": query.active_windows or None,
+                "block_windows": blocks.size or None,
+                "left_out": blocks.left_out or None,
+                "users_of_a_published_key": selection and selection.threshold / query.cap,
+                "chance_of_a_lone_key": selection and selection.chance(1),
+                "correction_stddev": None if costs is None else costs.corrections[number] or None,
+            }
+        )
+    shown = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    show("query", rows, options.json, [name for name in shown if not name.endswith("_seconds")])
     if options.input is not None:
         events_of(options.input, query_file.for_a_file(), options)
     if policy is None:
@@ -100,6 +106,9 @@ def plan(options: argparse.Namespace, config: Config) -> int:
             no_dataset(query_file.dataset)
         raise UnusableInput(_unknown_budget(query_file))
     content = read_toml(options.file)
+    if options.plot is not None:
+        check_package("matplotlib", "plot")
+        check_file(options.plot, (".pdf", ".png", ".svg"))
     file = events_of(options.events, query_file.for_a_file(), options)
     found = plan_of(content, options.query, policy, file)
     if options.json:
@@ -164,13 +173,16 @@ _COLUMNS: Final = (
 def _show(found: QueryPlan, *, is_private: bool) -> None:
     if is_private:
         say("PRIVATE: this table is computed from the events without noise; do not publish it.")
-    rows = [_row(setting) for setting in found.settings]
-    rows.append(["worst case", *_row(found.worst_case)[1:]])
-    first = f"bounding, {found.contribution_bounding.active_windows:g}"
-    rows.append([first, *_row(found.contribution_bounding)[1:]])
-    whole = f"whole vector, {found.whole_vector.active_windows:g}"
-    rows.append([whole, *_row(found.whole_vector)[1:]])
-    show_table(_COLUMNS, rows)
+    bounding, whole = found.contribution_bounding, found.whole_vector
+    show_table(
+        _COLUMNS,
+        [
+            *(_row(f"{setting.active_windows:g}", setting) for setting in found.settings),
+            _row("worst case", found.worst_case),
+            _row(f"bounding, {bounding.active_windows:g}", bounding),
+            _row(f"whole vector, {whole.active_windows:g}", whole),
+        ],
+    )
     best, others = found.recommended, (found.worst_case, found.contribution_bounding)
     say(f"Recommended for {plain(found.query)}: {_setting_of(best)}")
     if (least := min(found.settings, key=lambda setting: setting.rmse)) is not best:
@@ -181,7 +193,7 @@ def _show(found: QueryPlan, *, is_private: bool) -> None:
         )
     if any(other.rmse < best.rmse for other in others):
         say("The worst case or contribution bounding has less error on these events.")
-    if found.whole_vector.rmse < best.rmse:
+    if whole.rmse < best.rmse:
         say("The whole vector, released once, has less error. It needs all events first.")
     if best.unbounded:
         say(f"With it, {best.unbounded:.0%} of the windows have no interval.")
@@ -198,9 +210,9 @@ def _setting_of(setting: Setting) -> str:
     return f"active_windows = {setting.active_windows:g}{corrected}"
 
 
-def _row(setting: Setting) -> list[str]:
+def _row(name: str, setting: Setting) -> list[str]:
     return [
-        f"{setting.active_windows:g}",
+        name,
         f"{setting.noise_stddev:.4g}",
         f"{setting.rmse:.4g}",
         f"{setting.bias:+.3g}",
@@ -212,17 +224,13 @@ def _row(setting: Setting) -> list[str]:
 
 
 def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
-    """Plot error and bias by active_windows, with both baselines.
+    """Plot error and bias by active_windows, with the baselines.
 
     Raises:
-        UnusableInput: matplotlib is missing, or the file cannot be written.
+        UnusableInput: the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise UnusableInput(
-            "--plot needs matplotlib: install dp-turnstile with the extra `plot`"
-        ) from error
+    from matplotlib.figure import Figure
+
     figure: Any = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for is_corrected, style in ((False, "o-"), (True, "s--")):
@@ -230,9 +238,12 @@ def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
         active = [setting.active_windows for setting in shown]
         axes.plot(active, [setting.rmse for setting in shown], style, color="#1f6f8b")
         axes.plot(active, [setting.noise_stddev for setting in shown], ":", color="#1f6f8b")
-    axes.axhline(found.worst_case.rmse, color="#8a9099", linestyle="--")
-    axes.axhline(found.contribution_bounding.rmse, color="#d9772b", linestyle="--")
-    axes.axhline(found.whole_vector.rmse, color="#7a4d9f", linestyle="--")
+    for baseline, colour in (
+        (found.worst_case, "#8a9099"),
+        (found.contribution_bounding, "#d9772b"),
+        (found.whole_vector, "#7a4d9f"),
+    ):
+        axes.axhline(baseline.rmse, color=colour, linestyle="--")
     best = found.recommended
     axes.plot([best.active_windows], [best.rmse], "o", color="#23282e", markersize=9)
     axes.legend(
@@ -258,7 +269,5 @@ def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
     axes.set_ylabel("error of one window")
     axes.set_title(found.query + (" (private: do not publish)" if is_private else ""), loc="left")
     axes.spines[["top", "right"]].set_visible(False)
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise UnusableInput(f"cannot write the plot to {path}: {error}") from error
+    with complete_file(path) as draft:
+        figure.savefig(draft, dpi=120, format=path.suffix[1:])

@@ -7,82 +7,166 @@ standard error.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
-from enum import IntEnum
-from typing import Any
+from itertools import chain, islice, zip_longest
+from shutil import get_terminal_size
+from textwrap import TextWrapper, fill, wrap
+from typing import Any, Final
 
 import msgspec
 
 from streams.config import redact
+from streams.failures import Exit, Failure
 
-_SHOWN_ITEMS = 8
-"""Items that are shown of a list in a quoted record; the JSON has all of them."""
-
-
-class Exit(IntEnum):
-    """Exit codes that scripts can rely on."""
-
-    OK = 0
-    """Done."""
-    REFUSED = 1
-    """The request was rejected, or a check found something."""
-    USAGE = 2
-    """Arguments or input are unusable."""
-    UNAVAILABLE = 69
-    """Kafka, Redis or the workers do not answer, or ``status`` found a problem."""
-    SOFTWARE = 70
-    """A bug, or decisions that contradict each other."""
-    INTERRUPTED = 130
-    """Ctrl-C."""
+_SHOWN_ITEMS: Final = 8
+"""Items that are shown of a list; the JSON has all of them."""
+_ALIGNED_ROWS: Final = 200
+"""Rows that decide how wide a column is. Later ones can be wider."""
+_LINE: Final = 80
+_PIPED: Final = 160
+"""The width of an output that is no terminal."""
 
 
-class UnusableInput(ValueError):
+class UnusableInput(Failure, ValueError):
     """Input, or a combination of options, that a command cannot use."""
 
+    exit_code = Exit.USAGE
 
-def show(type_: str, record: Mapping[str, Any], as_json: bool) -> None:
-    """Print one record: as a JSON object with its type, or its values with their names."""
+
+def show(
+    type_: str, found: Any, as_json: bool, columns: Sequence[str] = (), *, follow: bool = False
+) -> int:
+    """Print a record or several, and return their number.
+
+    A record is a dataclass, a struct or a mapping. For people, one record is a line or, if it is
+    too long, a line for each field. Several are a table or, if it is too wide for the terminal, a
+    block each.
+
+    Args:
+        type_: the type of the JSON objects.
+        found: one record, or an iterable of records.
+        as_json: print each as a JSON object with all its fields instead.
+        columns: the fields to show people; without them, those with a value.
+        follow: print each record at once, because it may be long until the next one.
+    """
+    is_one = isinstance(found, (Mapping, msgspec.Struct)) or is_dataclass(found)
+    records = iter([found] if is_one else found)
+    count = 0
     if as_json:
-        # UTF-8, even if the terminal uses another encoding.
-        line = msgspec.json.encode({"type": type_, **record}, enc_hook=str) + b"\n"
+        for record in records:
+            fields = msgspec.to_builtins(record, enc_hook=str)
+            # UTF-8, even if the terminal uses another encoding.
+            _write(msgspec.json.encode({"type": type_, **fields}) + b"\n")
+            count += 1
+        return count
+    rows = map(_fields, records)
+    if is_one:
+        _show_one(next(rows), columns)
+        return 1
+    if not (first := list(islice(rows, 1 if follow else _ALIGNED_ROWS))):
+        return 0
+    names = columns or [
+        name for name in first[0] if any(_has_value(row.get(name)) for row in first)
+    ]
+    return show_table(
+        [name.replace("_", " ") for name in names],
+        ([row.get(name) for name in names] for row in chain(first, rows)),
+        decided_by=len(first),
+    )
+
+
+def show_table(
+    names: Sequence[str], rows: Iterable[Sequence[Any]], *, decided_by: int = _ALIGNED_ROWS
+) -> int:
+    """Print rows under column names, and return their number.
+
+    Columns with text are aligned left, numbers right. The first ``decided_by`` rows decide the
+    widths. If the table is wider than the terminal, names of several words take several lines, and
+    gaps are narrow; if that does not suffice, each row is a block.
+    """
+    remaining = iter(rows)
+    first = list(islice(remaining, decided_by))
+    columns = list(zip(names, *first, strict=True))
+    text = (str, list, tuple, dict)
+    texts = [any(isinstance(value, text) for value in values) for _, *values in columns]
+    cells = [max(len(plain(value)) for value in values) for _, *values in columns]
+    for is_narrow in (False, True):
+        least = [max(map(len, name.split(" " if is_narrow else "\n"))) for name in names]
+        widths, gap = list(map(max, cells, least)), " " if is_narrow else "  "
+        is_table = len(gap.join(" " * width for width in widths)) <= _width()
+        if is_table:
+            break
+    names_in_lines = (wrap(name, max(1, width)) for name, width in zip(names, widths, strict=True))
+    heads = list(zip_longest(*map(reversed, names_in_lines), fillvalue=""))
+    count = -len(heads) if is_table else 0
+    for row in chain(reversed(heads) if is_table else [], first, remaining):
+        count += 1
+        if is_table:
+            aligned = (
+                cell.ljust(width) if is_text else cell.rjust(width)
+                for cell, width, is_text in zip(map(plain, row), widths, texts, strict=True)
+            )
+            say(gap.join(aligned).rstrip())
+        else:
+            if count > 1:
+                say("")
+            _show_block(dict(zip(names, row, strict=True)))
+    return count
+
+
+def _fields(record: Any) -> Mapping[str, Any]:
+    """Return the fields of a record by name."""
+    if isinstance(record, Mapping):
+        return record
+    if isinstance(record, msgspec.Struct):
+        return msgspec.structs.asdict(record)
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
+def _has_value(value: Any) -> bool:
+    return value is not None and value not in ("", [], {})
+
+
+def _columns() -> int:
+    return get_terminal_size((_LINE, 24)).columns
+
+
+def _width() -> int:
+    return _columns() if sys.stdout.isatty() else _PIPED
+
+
+def _show_one(row: Mapping[str, Any], columns: Sequence[str]) -> None:
+    shown = {name: row[name] for name in columns or row if columns or _has_value(row[name])}
+    line = "  ".join(f"{name}={plain(value)}" for name, value in shown.items())
+    if len(line) <= _LINE:
+        say(line)
     else:
-        line = _encoded("  ".join(f"{name}={plain(value)}" for name, value in record.items()))
-    _write(line)
+        _show_block(shown)
+
+
+def _show_block(row: Mapping[str, Any]) -> None:
+    width = max(map(len, row)) + 2
+    fit = TextWrapper(_width(), subsequent_indent=" " * width, break_long_words=False)
+    for name, value in row.items():
+        if _has_value(value):
+            say(fit.fill(f"{name.replace('_', ' '):{width}}{plain(value)}"))
 
 
 def say(text: str) -> None:
     """Print a line for people among the results; pass values in it through ``plain``."""
-    _write(_encoded(text))
+    _write(f"{text}\n".encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
 
 
-def show_all(
-    type_: str, records: Iterable[Mapping[str, Any]], columns: Sequence[str], as_json: bool
-) -> None:
-    """Print records: each as a JSON object with its type, or these columns of all as a table."""
-    if as_json:
-        for record in records:
-            show(type_, record, True)
-    else:
-        show_table(columns, [[record[name] for name in columns] for record in records])
-
-
-def show_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows under column names; columns with text are aligned left, numbers right."""
-    columns = list(zip(names, *rows, strict=True))
-    texts = [any(isinstance(value, str) for value in values) for _, *values in columns]
-    cells = [[plain(value) for value in column] for column in columns]
-    widths = [max(map(len, column)) for column in cells]
-    for row in zip(*cells, strict=True):
-        aligned = (
-            cell.ljust(width) if is_text else cell.rjust(width)
-            for cell, width, is_text in zip(row, widths, texts, strict=True)
-        )
-        say("  ".join(aligned).rstrip())
+def tell(text: str) -> None:
+    """Print a sentence for people among the results, wrapped to the width of a terminal."""
+    say(fill(text, _width(), break_long_words=False) if sys.stdout.isatty() else text)
 
 
 def note(message: object) -> None:
@@ -91,7 +175,11 @@ def note(message: object) -> None:
     A command still cleans up if its terminal was closed, so errors are ignored.
     """
     with suppress(OSError, ValueError):
-        print(redact(message), file=sys.stderr, flush=True)
+        text = redact(message)
+        if sys.stderr.isatty():
+            lines = (fill(line, _columns(), break_long_words=False) for line in text.splitlines())
+            text = "\n".join(lines)
+        print(text, file=sys.stderr, flush=True)
 
 
 def close_unwritable_outputs() -> None:
@@ -108,39 +196,39 @@ def close_unwritable_outputs() -> None:
 
 
 def plain(value: Any) -> str:
-    """Return a value as text for people."""
+    """Return a value as text for people; long lists are cut."""
     match value:
-        case None:
+        case None | [] | ():
             return "-"
+        case bool():
+            return "yes" if value else "no"
         case float():
             return f"{value:.6g}"
         case list() | tuple():
-            return ",".join(map(plain, value)) or "-"
+            shown = ", ".join(map(plain, value[:_SHOWN_ITEMS]))
+            return shown + (f", ... {len(value):,} in all" if len(value) > _SHOWN_ITEMS else "")
         case dict():
-            items = (f"{plain(name)}: {_quoted(item)}" for name, item in value.items())
-            return "{" + ", ".join(items) + "}"
+            return ", ".join(f"{plain(name)}: {_nested(item)}" for name, item in value.items())
         case bytes():
             return value.hex()
     # Values that others wrote must not control the terminal.
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
 
 
-def _encoded(text: str) -> bytes:
-    return f"{text}\n".encode(sys.stdout.encoding or "utf-8", "backslashreplace")
+def _nested(value: Any) -> str:
+    """Return a value in a mapping as text, so that its end can be seen."""
+    match value:
+        case dict():
+            return f"{{{plain(value)}}}"
+        case list():
+            return f"[{plain(value) if value else ''}]"
+    return plain(value)
 
 
 def _write(line: bytes) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
-
-
-def _quoted(value: Any) -> str:
-    """Return a value of a quoted record as text; long lists are cut."""
-    if isinstance(value, list) and len(value) > _SHOWN_ITEMS:
-        shown = ",".join(map(plain, value[:_SHOWN_ITEMS]))
-        return f"[{shown}, ... {len(value):,} in all]"
-    return f"[{plain(value)}]" if isinstance(value, list) else plain(value)
 
 
 def start_log(level: str, format_: str) -> None:

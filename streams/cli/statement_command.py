@@ -10,10 +10,13 @@ from typing import Any
 import msgspec
 
 from accounting import InvalidInput
+from streams.cli.commands import command
 from streams.cli.log_commands import check_same_log, opened, receipt_in, receipt_of
-from streams.cli.printing import Exit, UnusableInput, note, plain, say, show
+from streams.cli.options import AT_DELTA, FILE_OBSERVER, OF_DATASET, SIGNING_KEY, arg
+from streams.cli.printing import UnusableInput, note, plain, say, show
 from streams.cli.subjects import no_dataset
 from streams.config import Config
+from streams.failures import Exit
 from streams.operations.statement import Statement, rounded_up, statement_of
 from streams.operations.status import read_datasets
 from streams.records import Policy
@@ -22,8 +25,26 @@ from streams.replay.receipts import Receipt, UnusableReceipt, policies_digest
 from streams.replay.verify import verify
 
 
+@command(
+    "statement",
+    FILE_OBSERVER,
+    OF_DATASET,
+    AT_DELTA,
+    SIGNING_KEY,
+    arg(
+        "--verified RECEIPT",
+        "the receipt of an earlier `turnstile verify`, instead of verifying now",
+    ),
+    arg("--public-key FILE", "the public key of that receipt's signer"),
+    lines=("statement",),
+)
 def statement(options: argparse.Namespace, config: Config) -> int:
-    """State the guarantee of a dataset, if the log and the service fit together."""
+    """State the guarantee of a dataset for model cards and registries, backed by verify.
+
+    The log is replayed and compared with all that was stored and published. If anything differs,
+    nothing is stated, and the exit code is 1. The statement has the heads of the log's hash chain.
+    It has no number of users, and may be published.
+    """
     if options.key and options.verified:
         raise UnusableReceipt("--key signs a new receipt, and --verified names one: give one")
     if options.public_key and not options.verified:
@@ -37,10 +58,10 @@ def statement(options: argparse.Namespace, config: Config) -> int:
             note("turnstile: log and service differ: `turnstile verify` shows where")
             return Exit.REFUSED
         receipt, policies = receipt_of(verified, options.key, config), _policies(verified)
-    if options.name not in policies:
-        return no_dataset(options.name)
+    if options.dataset not in policies:
+        return no_dataset(options.dataset)
     try:
-        stated = statement_of(_chain(policies, options.name), options.delta)
+        stated = statement_of(_chain(policies, options.dataset), options.delta)
     except InvalidInput as problem:
         raise UnusableInput(str(problem)) from problem
     if options.json:

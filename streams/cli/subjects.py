@@ -6,8 +6,9 @@ import argparse
 import re
 import sys
 
-from streams.cli.printing import Exit, UnusableInput, note
+from streams.cli.printing import UnusableInput, note
 from streams.config import Config, Unavailable
+from streams.failures import Exit
 from streams.kafka.kafka_clients import new_admin
 from streams.operations.status import read_datasets
 from streams.records import User

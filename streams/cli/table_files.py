@@ -77,11 +77,21 @@ def complete_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
         raise UnusableInput(f"cannot write {path}: {error}") from error
 
 
-def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows as CSV: ISO 8601 times in UTC, all digits of numbers, and empty cells for None.
+def write_table(
+    path: Path,
+    columns: Mapping[str, Kind],
+    rows: Iterable[Mapping[str, Any]],
+    kind: Literal["csv", "parquet"],
+) -> None:
+    """Write rows to a file.
 
-    A text that a spreadsheet could run as a formula has an apostrophe before it (``as_cell``).
+    In CSV, times are ISO 8601 in UTC, numbers have all digits, None is an empty cell, and a text
+    that a spreadsheet could run as a formula has an apostrophe before it (``as_cell``). In Parquet,
+    times are in UTC to the millisecond.
     """
+    if kind == "parquet":
+        _write_parquet(path, columns, rows)
+        return
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(columns))
         writer.writeheader()
@@ -105,10 +115,9 @@ def as_cell(value: Any) -> Any:
     return value
 
 
-def write_parquet(
+def _write_parquet(
     path: Path, columns: Mapping[str, Kind], rows: Iterable[Mapping[str, Any]]
 ) -> None:
-    """Write rows as Parquet, with times in UTC to the millisecond."""
     import pyarrow as arrow
     from pyarrow.parquet import ParquetWriter
 

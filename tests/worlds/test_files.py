@@ -52,7 +52,7 @@ def answerer_of(
         with (
             patch("streams.answerer.kafka_journal.KafkaJournal", _journal(topics)),
             patch("streams.kafka.answer_topics.ensure_answer_topics"),
-            patch("streams.cli.topic_commands.client_of", lambda config: turnstile),
+            patch("streams.cli.answer_commands.client_of", lambda config: turnstile),
             redirect_stdout(out),
         ):
             words = ["--input", f"events{suffix}", "--json"]

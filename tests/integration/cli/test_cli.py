@@ -73,7 +73,7 @@ def test_from_a_norm_to_its_halt(up):
         assert {d["decided"] for d in decisions} == {when}
         assert decisions[1]["admitted"] == 1
         assert (decisions[1]["halted"], decisions[1]["halted_users"]) == (2, [1, "1"])
-    code, halts, _ = turnstile("halts", "--dataset", "cli", "--json", environment=up)
+    code, halts, _ = turnstile("halts", "cli", "--json", environment=up)
     assert [(h["user"], h["step"], h["exhausted"]) for h in halts if h["user"] == 1] == [
         (1, 1, True)
     ]
@@ -124,14 +124,14 @@ def test_rejects_can_be_read(up):
         found = turnstile("rejects", "--json", *options, environment=up)[1]
         return found if len(found) >= 1 else None
 
-    (refused,) = eventually(lambda: rejects("--dataset", "d", "--reason", "unknown-dataset"))
+    (refused,) = eventually(lambda: rejects("d", "--reason", "unknown-dataset"))
     assert refused["record"] == json.loads(records[1])
     assert (refused["run"], refused["attempt"], refused["step"]) == ("r", 7, 3)
     assert datetime.fromisoformat(refused["time"]) <= datetime.now(UTC)
     (garbage,) = eventually(lambda: rejects("--reason", "malformed"))
     assert base64.b64decode(garbage["bytes"]) == records[0]
     assert garbage["record"] is None
-    assert turnstile("rejects", "--dataset", "absent", "--json", environment=up)[:2] == (0, [])
+    assert turnstile("rejects", "absent", "--json", environment=up)[:2] == (0, [])
 
 
 def test_reject_of_all_partitions_is_one_line(up):
@@ -140,7 +140,7 @@ def test_reject_of_all_partitions_is_one_line(up):
         assert turnstile("publish", "-", environment=up, stdin=json.dumps(line))[0] == 1
 
     def refused():
-        found = turnstile("rejects", "--dataset", "nowhere", "--json", environment=up)[1]
+        found = turnstile("rejects", "nowhere", "--json", environment=up)[1]
         return found if sum(one["count"] for one in found) == 6 else None
 
     found = eventually(refused)
@@ -156,13 +156,12 @@ def test_unknown_dataset_has_exit_code_1(up):
         *("dataset show", "dataset close"),
     ):
         words = command_line.split()
-        of = [] if words[0] == "dataset" else ["--dataset"]
-        assert turnstile(*words, *of, "quite", environment=up)[0] == 1, command_line
+        assert turnstile(*words, "quite", environment=up)[0] == 1, command_line
         if words[-1] not in ("close", "--json", "report"):
-            code = turnstile(*words, *of, "quiet", environment=up)[0]
+            code = turnstile(*words, "quiet", environment=up)[0]
             assert code == 0, command_line
-    assert turnstile("halts", "--dataset", "quiet", environment=up)[0] == 0
-    assert turnstile("rejects", "--dataset", "quiet", environment=up)[0] == 0
+    assert turnstile("halts", "quiet", environment=up)[0] == 0
+    assert turnstile("rejects", "quiet", environment=up)[0] == 0
 
 
 def test_demo_prints_json_lines(up, tmp_path):

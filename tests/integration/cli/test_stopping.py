@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from tests.integration.service import eventually
 from tests.waiting import HANGS_AFTER
 

@@ -142,7 +142,7 @@ def test_the_table_shows_the_corrected_value_of_each_window(
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     head, *rows = shown
     assert "run" not in head  # there is one
-    assert [row[1] for row in rows] == ["2026-01-01", "2026-01-02", "2026-01-03", "2026-01-10"]
+    assert [row[0] for row in rows] == ["2026-01-01", "2026-01-02", "2026-01-03", "2026-01-10"]
     values = [float(row[2].replace(",", "")) for row in rows]
     assert values == pytest.approx([1234.7, 1234.8, 1234.9, 7.0], abs=0.06)
     assert [row[6] for row in rows] == ["corrected", "corrected", "provisional", "admitted"]

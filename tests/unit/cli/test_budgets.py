@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from streams import InvalidRequest, Turnstile
-from streams.cli.commands import COMMANDS
+from streams.cli.commands import commands_of
 from streams.cli.main import main
-from streams.cli.printing import Exit
 from streams.config import Config, ConfigurationError
+from streams.failures import Exit
 from tests.integration.command import Done, turnstile
 from tests.unit.sdk import files
 
@@ -179,8 +179,8 @@ def test_commands_charge_and_change_a_file(tmp_path: Path) -> None:
     assert reject["reason"] == "dataset-in-use"
     assert on(path, "dataset", "create", "d", "--budget", "2").code == Exit.REFUSED
     assert on(path, "dataset", "create", "neither").code == Exit.USAGE
-    assert on(path, "run", "close", "d", "typo").code == Exit.REFUSED
-    assert on(path, "run", "close", "d", "r").code == Exit.OK
+    assert on(path, "run", "close", "d/typo").code == Exit.REFUSED
+    assert on(path, "run", "close", "d/r").code == Exit.OK
     assert on(path, "dataset", "close", "d").code == Exit.OK
     assert on(path, "verify").code == Exit.OK
 
@@ -205,7 +205,7 @@ def test_missing_file_is_not_created(tmp_path: Path, command: str) -> None:
 
 
 def test_commands_for_a_service_reject_a_file(path: Path) -> None:
-    for command in COMMANDS:
+    for command in commands_of():
         if command.settings and "budgets" not in command.settings and not command.arguments:
             done = turnstile(*command.name.split(), environment={"TURNSTILE_BUDGETS": str(path)})
             assert done.code == Exit.USAGE

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streams.cli.main import main
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from tests.keys import private_key, public
 
 

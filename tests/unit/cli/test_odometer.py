@@ -10,7 +10,7 @@ import pytest
 
 from streams import Turnstile
 from streams.cli.main import main
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from streams.operations.status import DatasetStatus
 
 
@@ -40,7 +40,7 @@ def turnstile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turnstile]:
 def test_only_the_budget_has_an_epsilon_with_sampled_levels(
     turnstile: Turnstile, dataset: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["odometer", "--dataset", dataset, "--json"]) == Exit.OK
+    assert main(["odometer", dataset, "--json"]) == Exit.OK
     captured = capsys.readouterr()
     shown: list[dict[str, Any]] = [json.loads(line) for line in captured.out.splitlines()]
     assert shown

@@ -13,7 +13,7 @@ import pytest
 
 from streams.cli import page_commands
 from streams.cli.main import main
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from streams.local.server_process import free_ports
 from streams.web.links import LinkKeys, Visits
 

@@ -6,7 +6,10 @@ import io
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from streams.cli.printing import JsonLines, note, show
@@ -14,13 +17,77 @@ from streams.worker.ports import Ending
 
 
 def test_control_characters_are_escaped(capfd: pytest.CaptureFixture[str]) -> None:
-    show("reject", {"detail": "a\x1b[2Jb\nc\u202e", "users": ["\x07", 1]}, as_json=False)
-    assert capfd.readouterr().out == "detail=a\\x1b[2Jb\\nc\\u202e  users=\\x07,1\n"
+    odd = {"detail": "a\x1b[2Jb\nc\u202e", "users": ["\x07", 1]}
+    for found in (odd, [odd], {**odd, "long": "-" * 80}):
+        show("reject", found, as_json=False)
+        said = capfd.readouterr().out
+        assert "a\\x1b[2Jb\\nc\\u202e" in said
+        assert "\\x07, 1" in said
+        assert all(c.isprintable() or c == "\n" for c in said)
 
 
-def test_none_is_shown_as_a_dash(capfd: pytest.CaptureFixture[str]) -> None:
-    show("step", {"halted": 0, "halted_users": [], "step": None}, as_json=False)
-    assert capfd.readouterr().out == "halted=0  halted_users=-  step=-\n"
+@dataclass
+class Record:
+    name: str
+    number: float | None
+    items: list[int]
+
+
+class Packed(msgspec.Struct, omit_defaults=True):
+    name: str
+    more: int | None = None
+
+
+MANY = [Record("a", 12.5, list(range(12))), Record("bcd", None, [])]
+
+
+def test_records_are_a_table_with_aligned_columns(capfd: pytest.CaptureFixture[str]) -> None:
+    assert show("record", MANY, False) == 2
+    assert show("record", MANY[:1], False, ["number", "name"], follow=True) == 1
+    assert show("record", iter([]), False) == 0
+    assert capfd.readouterr().out.splitlines() == [
+        "name  number  items",
+        "a       12.5  0, 1, 2, 3, 4, 5, 6, 7, ... 12 in all",
+        "bcd        -  -",
+        "number  name",
+        "  12.5  a",
+    ]
+
+
+def test_json_has_every_field_of_every_kind_of_record(capfd: pytest.CaptureFixture[str]) -> None:
+    found = [*MANY, {"name": "c", "items": {"x": b"y"}}, Packed("d")]
+    assert show("record", found, True, ["name"]) == 4
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert lines == [
+        {"type": "record", "name": "a", "number": 12.5, "items": list(range(12))},
+        {"type": "record", "name": "bcd", "number": None, "items": []},
+        {"type": "record", "name": "c", "items": {"x": "eQ=="}},
+        {"type": "record", "name": "d"},
+    ]
+
+
+@pytest.mark.parametrize("columns", [40, 200])
+def test_a_table_that_is_wider_than_the_terminal_is_blocks(
+    columns: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show("record", MANY, False)
+    lines = capfd.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert (lines[0].split() == ["name", "a"]) == (columns == 40)
+
+
+def test_followed_records_are_printed_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    printed = []
+
+    def records() -> Iterator[Record]:
+        for record in MANY:
+            yield record
+            printed.append(record.name in capfd.readouterr().out)
+
+    show("record", records(), False, follow=True)
+    assert printed == [True, True]
 
 
 def test_json_is_utf8_on_every_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from types import TracebackType
 import pytest
 
 from streams.cli.main import main
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from streams.records import Decision, Reason
 from streams.sdk.run import Run
 from tests.unit.sdk.partitions import Partitions

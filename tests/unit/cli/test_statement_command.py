@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from streams import Turnstile
-from streams.cli.printing import Exit
+from streams.failures import Exit
 from streams.operations.statement import rounded_up, statement_of
 from streams.replay.receipts import Receipt, check_signature
 from tests.integration.command import Done, turnstile

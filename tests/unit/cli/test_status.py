@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from streams.cli.main import main
-from streams.cli.printing import Exit
 from streams.config import Config, Unavailable
+from streams.failures import Exit
 from streams.operations.status import Overview, PartitionState, PartitionStatus
 
 

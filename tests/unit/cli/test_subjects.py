@@ -10,9 +10,10 @@ import pytest
 
 from streams.cli import subjects
 from streams.cli.main import main
-from streams.cli.printing import Exit, UnusableInput
+from streams.cli.printing import UnusableInput
 from streams.cli.subjects import user_of
 from streams.config import Config, Unavailable
+from streams.failures import Exit
 from streams.kafka import kafka_clients
 from streams.local.server_process import free_ports
 

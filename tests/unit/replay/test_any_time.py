@@ -191,5 +191,5 @@ def test_report_hides_any_time_epsilon_with_sampled_levels(
         losses = report(archived, delta=DELTA, dataset=name).losses
         known = np.isfinite(losses[0].any_time_epsilon)
         assert (known == (is_denied or not is_sampled)).all()
-    lines = command_on(archived, "report", "--dataset", "f", "--json").lines
+    lines = command_on(archived, "report", "f", "--json").lines
     assert [line["any_time_epsilon"] is None for line in lines] == [not is_denied] * 2

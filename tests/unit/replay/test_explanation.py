@@ -194,8 +194,8 @@ def test_unknown_user_gets_the_answer_of_an_uncharged_one() -> None:
     asked = (
         ("--user", "99"),
         ("--user", "unknown"),
-        ("--user", "99", "--dataset", "d"),
-        ("--user", "7", "--dataset", "unknown"),
+        ("--user", "99", "d"),
+        ("--user", "7", "unknown"),
         ("--user", "99999999999999999999999"),
     )
     no_service = {"TURNSTILE_KAFKA": "127.0.0.1:1", "TURNSTILE_TIMEOUT": "0.1"}
