@@ -80,6 +80,18 @@ def test_every_new_result_has_a_proof() -> None:
     assert {entry.title for entry in entries} <= proven
 
 
+def test_proofs_refer_to_theorems_and_papers_that_exist() -> None:
+    """No TeX is needed to run this."""
+    source = (PAGES / "theorems.tex").read_text(encoding="utf-8")
+    for use, definition in (("ref", "label"), ("cite", "bibitem")):
+        named = re.findall(rf"\\{use}{{([^}}]+)}}", source)
+        used = {name for names in named for name in names.split(",")}
+        assert used
+        assert used <= set(re.findall(rf"\\{definition}{{([^}}]+)}}", source))
+    begun, ended = (re.findall(rf"\\{word}{{(\w+)}}", source) for word in ("begin", "end"))
+    assert sorted(begun) == sorted(ended)
+
+
 @pytest.mark.parametrize("page", NAMED, ids=lambda page: page.name)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
