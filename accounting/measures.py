@@ -108,7 +108,10 @@ class Measure:
     rule: Callable[..., BudgetFilter]
     largest: Callable[..., FloatArray | float]
     implied: Callable[..., FloatArray | float]
-    table_costs: Mapping[type[Mechanism], Callable[..., IntArray]] = field(default_factory=dict)
+    table_costs: Mapping[type[Mechanism], Callable[..., IntArray]] = field(
+        default_factory=dict,
+        hash=False,  # a mapping has no hash, and rows are keys of caches
+    )
     per_order: bool = False
     power: int = 1
     exact_risk: Callable[[float, float], Risk] | None = None
