@@ -27,7 +27,6 @@ from accounting.exact.invalid_input import InvalidInput
 MAX_LEVELS: Final = 2**16
 # Steps of one user at one level: for any number of levels, a user's total fits in int64.
 MAX_COUNT: Final = 2**46
-_BLOCK: Final = 2**20  # norms at a time, so that the temporaries stay small
 
 
 @dataclass(frozen=True)
@@ -75,17 +74,10 @@ class NormGrid:
         values = self._within(norms)
         if values.ndim != 2:
             raise InvalidInput("norms", values.shape, "one row of steps per user, (n, steps)")
-        users, steps = values.shape
-        counts = np.zeros((users, self.levels), dtype=np.int64)
-        rows = max(1, _BLOCK // max(steps, self.levels))
-        for start in range(0, users, rows):
-            block = values[start : start + rows]
-            taken = block > 0.0
-            cells = np.searchsorted(self.norms, block, side="left")
-            cells += np.arange(len(block))[:, np.newaxis] * self.levels
-            histogram = np.bincount(cells[taken], minlength=len(block) * self.levels)
-            counts[start : start + rows] = histogram.reshape(len(block), self.levels)
-        return counts
+        cells = np.searchsorted(self.norms, values, side="left")
+        cells += np.arange(len(values))[:, np.newaxis] * self.levels
+        histogram = np.bincount(cells[values > 0.0], minlength=len(values) * self.levels)
+        return histogram.reshape(len(values), self.levels).astype(np.int64, copy=False)
 
     def _within(self, norms: npt.ArrayLike) -> FloatArray:
         values = nonnegative_array("norms", norms)

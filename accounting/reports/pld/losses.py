@@ -141,10 +141,10 @@ class SampledGaussian:
 
 @dataclass(frozen=True)
 class _Bounded:
-    """Losses from `-size` to `size`, with some mass on either."""
+    """Losses from `size` to -`size`, with some mass on either, the same in both directions."""
 
     size: float
-    mirrored: ClassVar = True  # the step loses the same if a user is added or removed
+    mirrored: ClassVar = True
 
     @property
     def deviation(self) -> float:
@@ -155,6 +155,11 @@ class _Bounded:
     def largest_added(self) -> float:
         """The largest loss when a user is added."""
         return self.size
+
+    @property
+    def log_mass(self) -> float:
+        """The log of the mass under P at the loss `size`, which is that under Q at -`size`."""
+        raise NotImplementedError
 
     def extremes(self, cut: float) -> tuple[float, float]:
         """Return the least and the largest loss; nothing is cut."""
@@ -172,38 +177,52 @@ class _Bounded:
         """Return a loss that is a node, the least one."""
         return -math.fmod(self.size, step)
 
-
-class LaplaceShift(_Bounded):
-    """Laplace noise of scale 1, with and without a shift by `size`."""
-
     def integrals(
         self, edges: FloatArray, nodes: FloatArray, scale: FloatArray, cut: float
     ) -> tuple[FloatArray, FloatArray]:
         """Return mass and moment of each half of each cell."""
-        m = self.size
+        mass, moment = self._between(edges, nodes, scale)
+        for at, log_mass in ((-self.size, self.log_mass), (self.size, self.log_mass - self.size)):
+            owner = int(np.clip(np.searchsorted(edges, at, side="right") - 1, 0, edges.size - 2))
+            node = (owner + 1) // 2
+            weight = math.exp(float(scale[node]) + log_mass)
+            mass[owner] += weight
+            moment[owner] += weight * abs(math.expm1(at - float(nodes[node])))
+        return mass, moment
+
+    def _between(
+        self, edges: FloatArray, nodes: FloatArray, scale: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return mass and moment of the losses between the largest and the least."""
+        return np.zeros(edges.size - 1), np.zeros(edges.size - 1)
+
+
+class LaplaceShift(_Bounded):
+    """Laplace noise of scale 1, with and without a shift by `size`."""
+
+    @property
+    def log_mass(self) -> float:
+        """Half of the noise is beyond the shift."""
+        return -math.log(2.0)
+
+    def _between(
+        self, edges: FloatArray, nodes: FloatArray, scale: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        m, log_half = self.size, self.log_mass
         places = np.clip(0.5 * (edges + m), 0.0, m)
         panel = min(m / _BOUNDED_PANELS, 0.5)
-        log_half = -math.log(2.0)
-        mass, moment = _integrated(
+        return _integrated(
             places, panel, nodes, scale, lambda z: log_half - z, lambda z: 2.0 * z - m
         )
-        _add(mass, moment, edges, nodes, scale, -m, log_half)
-        _add(mass, moment, edges, nodes, scale, m, log_half - m)
-        return mass, moment
 
 
 class RandomisedResponse(_Bounded):
     """Two outcomes, of the losses `size` and -`size`."""
 
-    def integrals(
-        self, edges: FloatArray, nodes: FloatArray, scale: FloatArray, cut: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return mass and moment of each half of each cell."""
-        mass, moment = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
-        log_rest = -math.log1p(math.exp(-self.size))
-        _add(mass, moment, edges, nodes, scale, -self.size, log_rest)
-        _add(mass, moment, edges, nodes, scale, self.size, log_rest - self.size)
-        return mass, moment
+    @property
+    def log_mass(self) -> float:
+        """The probability of the likelier response."""
+        return -math.log1p(math.exp(-self.size))
 
 
 def _integrated(
@@ -237,23 +256,6 @@ def _integrated(
         return total.astype(np.float64)
 
     return halves(mass), halves(moment)
-
-
-def _add(
-    mass: FloatArray,
-    moment: FloatArray,
-    edges: FloatArray,
-    nodes: FloatArray,
-    scale: FloatArray,
-    at: float,
-    log_mass: float,
-) -> None:
-    """Add an outcome of one loss to the half cell that it is in, in place."""
-    owner = int(np.clip(np.searchsorted(edges, at, side="right") - 1, 0, edges.size - 2))
-    node = (owner + 1) // 2
-    weight = math.exp(float(scale[node]) + log_mass)
-    mass[owner] += weight
-    moment[owner] += weight * abs(math.expm1(at - float(nodes[node])))
 
 
 StepSource: TypeAlias = SampledGaussian | LaplaceShift | RandomisedResponse

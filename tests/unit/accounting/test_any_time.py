@@ -136,14 +136,10 @@ def published_parts(first: int) -> list[tuple[Fraction, float, float]]:
 def test_any_time_epsilons_of_bad_arguments_are_refused(name, orders) -> None:
     row, count = MEASURES[name], len(orders or [0])
     good = [[0.1] * count]
-    for spent in ([[math.nan] * count], [[-0.1] * count], [[0.1] * 9], [[[0.1] * count]]):
-        with refused("amounts"):
-            any_time(row, spent, 2**44, DELTA, orders)
-    for delta in (0.0, 1.0, math.nan):
-        with refused("delta"):
-            any_time(row, good, 2**44, delta, orders)
-    with refused("orders"):
-        any_time(row, good, 2**44, DELTA, None if orders else ORDERS)
+    with refused("amounts"):
+        any_time(row, [[[0.1] * count]], 2**44, DELTA, orders)
+    with refused("delta"):
+        any_time(row, good, 2**44, 1.0, orders)
     with refused("when"):
         row.epsilon(good, DELTA, orders, when="later")
     if row.parts:

@@ -38,15 +38,6 @@ def test_counts_are_a_histogram_of_rounded_norms_and_zero_norms_are_no_steps() -
     assert counts.tolist() == expected
 
 
-def test_users_in_several_blocks_are_counted_as_each_alone() -> None:
-    grid = NormGrid(1.0, 1000)
-    history = np.random.default_rng(1).random((2500, 3))
-    counts = grid.counts(history)
-    assert counts.sum(axis=1).tolist() == [3] * 2500
-    for user in (0, 1047, 1048, 1049, 2499):
-        np.testing.assert_array_equal(counts[user], grid.counts(history[[user]])[0])
-
-
 def test_the_levels_cannot_be_overwritten() -> None:
     grid = NormGrid(1.0, 4)
     assert not grid.norms.flags.writeable

@@ -91,15 +91,6 @@ def peer_pld(mechanism: PoissonGaussian, history: IntArray, upper: bool) -> obje
     return total
 
 
-# ------------------------------------------------------------------------------------------ Renyi
-
-
-# ------------------------------------------------------------------------------------ conversions
-
-
-# ---------------------------------------------------------------------------------------- reports
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
 def test_renyi_reports_are_those_of_dp_accounting_on_mixed_histories(
     mechanism: PoissonGaussian,

@@ -15,6 +15,7 @@ from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGau
 from accounting.exact.argument_checks import IntArray
 from accounting.reports import NormGrid
 from accounting.reports.renyi_report import DEFAULT_ORDERS, RenyiReport
+from tests.unit.accounting.exact_deltas import gaussian_delta
 
 GRID = NormGrid(1.0, 20)
 ORDERS = [1.25, 2.0, 3.5, 8.0, 64.0, 1000.0]
@@ -27,12 +28,6 @@ MECHANISMS: list[Mechanism] = [
 ]
 SAMPLED = RenyiReport(PoissonGaussian(0.8, 0.05), GRID.norms)
 histories = st.lists(st.integers(0, 300), min_size=20, max_size=20)
-
-
-def gaussian_delta(mu: mpf, epsilon: float) -> mpf:
-    root = mpmath.sqrt(2)
-    upper = mpmath.erfc((epsilon / mu - mu / 2) / root) / 2
-    return upper - mpmath.exp(epsilon) * mpmath.erfc((epsilon / mu + mu / 2) / root) / 2
 
 
 def random_counts(users: int, largest: int, seed: int = 0) -> IntArray:
@@ -124,18 +119,6 @@ def test_splitting_or_permuting_the_batch_changes_no_bit() -> None:
         np.testing.assert_array_equal(report(counts[37:301]).upper, together[37:301])
         alone = [float(report(row[np.newaxis]).upper[0]) for row in counts[:40]]
         np.testing.assert_array_equal(alone, together[:40])
-
-
-# --------------------------------------------------------------------------------- limits and ends
-
-
-def test_no_steps_are_epsilon_and_delta_zero() -> None:
-    counts = np.zeros((2, 20), dtype=np.int64)
-    counts[1, 0] = 1
-    for bounds in (SAMPLED.epsilon(counts, 1e-5), SAMPLED.delta(counts, 0.0)):
-        assert bounds.upper[0] == 0.0 < bounds.upper[1]
-        np.testing.assert_array_equal(bounds.lower, [0.0, 0.0])
-        np.testing.assert_array_equal(bounds.estimate, bounds.upper)
 
 
 def test_an_infinite_divergence_spoils_its_order_and_no_user_who_does_not_have_it() -> None:

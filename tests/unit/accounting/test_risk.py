@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from accounting import (
     MEASURES,
+    Gaussian,
     InvalidInput,
+    PureDP,
     StepShape,
     candidate_orders,
     curve_risk,
@@ -24,6 +26,8 @@ from accounting import (
     gdp_to_epsilon,
     steps_measure,
 )
+from accounting.conversions.risk import curve_deltas
+from accounting.reports import NormGrid, ReportAccountant
 from tests.examples import examples
 
 RATES = (0.001, 0.01, 0.1)
@@ -71,8 +75,6 @@ def test_risk_of_counted_steps_is_nearly_the_one_of_riskcal_and_not_below(
 def test_a_curve_of_gdp_is_nearly_as_good_as_the_exact_risk_and_never_better(
     mu: float, alpha: float
 ) -> None:
-    from accounting.conversions.risk import curve_deltas
-
     deltas = curve_deltas(alpha)
     found = curve_risk([gdp_to_epsilon(mu, delta) for delta in deltas.tolist()], deltas, alpha)
     exact = gdp_risk(mu, alpha)
@@ -125,3 +127,27 @@ def test_amounts_that_are_no_budget_are_rejected(amounts: list[float]) -> None:
     for measure in ("gdp", "zcdp"):
         with pytest.raises(InvalidInput):
             MEASURES[measure].risk(amounts, 0.1)
+
+
+@pytest.mark.slow
+@examples(30)
+@given(st.floats(0.3, 20.0), st.integers(1, 30), st.floats(0.01, 0.5))
+def test_risk_of_gaussian_steps_is_above_the_exact_one_and_near(
+    noise: float, steps: int, alpha: float
+) -> None:
+    report = ReportAccountant(Gaussian(noise), NormGrid(1.0, 2))
+    found = report.risk([[0, steps], [0, 0]], alpha)
+    exact = gdp_risk(math.sqrt(steps) / noise, alpha)
+    assert exact.true_positive_rate <= found.true_positive_rate[0] * (1 + 1e-9)
+    assert found.true_positive_rate[0] <= exact.true_positive_rate * 1.25
+    assert found.advantage[0] == pytest.approx(exact.advantage, rel=1e-9)
+    assert (found.true_positive_rate[1], found.advantage[1]) == (alpha, 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.05, 0.2, 0.6])
+def test_risk_of_a_pure_step_is_not_below_that_of_randomised_response(rate: float) -> None:
+    report = ReportAccountant(PureDP(), NormGrid(0.8, 1))
+    exact = min(math.exp(0.8) * rate, 1.0 - math.exp(-0.8) * (1.0 - rate))
+    found = float(report.risk([1], rate).true_positive_rate)
+    assert exact <= found <= 1.25 * exact
