@@ -39,7 +39,6 @@ _SHAVE: Final = 1.0 - 2.0**-50
 _SMALLEST_NORM: Final = 2.0**-1000
 # At rho = 1 this makes room for 2**15 units.
 _INFLATION: Final = 2.0**-30
-_SATURATED: Final = MAX_COST_UNITS * (1.0 + 2.0**-50)  # beyond every rounding of a product
 
 
 @dataclass(frozen=True)
@@ -97,13 +96,15 @@ def units_at_orders(units: IntArray, orders: FloatArray) -> IntArray:
             product >>= shifts
         return product
     estimate = units.astype(np.float64)[:, np.newaxis] * orders
-    saturated = estimate > _SATURATED
+    # The estimate is off by at most 2**10 units. The next float64 above the limit is off by as much
+    # from it, so the product is not below the limit there.
+    saturated = estimate > float(MAX_COST_UNITS)
     np.minimum(estimate, float(MAX_COST_UNITS), out=estimate)
     whole: IntArray = estimate.astype(np.int64)
-    # The estimate is off by less than 2**10 units, so the rest is below 2**63 although its terms
-    # are not: int64 wraps, and their difference is exact. Floating point would need the product's
-    # rounding error, and Python's integers above 2**53 units.
-    rest = (whole << shifts) - units[:, np.newaxis] * tops
+    # Elsewhere the rest is below 2**63 although its terms are not: int64 wraps, and their
+    # difference is exact. Floating point would need the product's rounding error, and Python's
+    # integers above 2**53 units.
+    rest = whole * (1 << shifts) - units[:, np.newaxis] * tops
     rest >>= shifts
     whole -= rest
     np.minimum(whole, MAX_COST_UNITS, out=whole)
@@ -123,7 +124,7 @@ def units_within_orders(limits: IntArray, orders: FloatArray) -> IntArray:
     """
     tops, shifts = _binary_fractions(orders)
     whole = (limits / orders).astype(np.int64)
-    rest = (limits << shifts) - whole * tops  # wraps: see `units_at_orders`
+    rest = limits * (1 << shifts) - whole * tops  # wraps: see `units_at_orders`
     return np.asarray(whole + rest // tops)
 
 

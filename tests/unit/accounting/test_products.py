@@ -114,7 +114,10 @@ unit_numbers = st.one_of(
 )
 @example([2**53 + 1, 2**58 - 1, 2**61 + 1], [1.1, 2.7, 511.3])  # float64 does not hold these units
 @example([2**62, 2**62 - 1, 2**22, 2**22 + 1], [2.0**40, 1.0 + 2.0**-52])
+@example([2000, 2500, 3000, 3500, 4000, 4500, 5000, 5500], [math.nextafter(2.0, 0.0)])
 def test_units_at_orders_are_the_exact_ceiling(units: list[int], orders: list[float]) -> None:
+    # Units whose products are near the limit, where estimates are off by most.
+    units = [*units, *(min(int((2**62 + d) / Fraction(orders[0])), 2**62) for d in units)]
     # Orders that are the float next to a whole multiple bring products close to integers.
     near = 1.0 + max(round(orders[0] % 1000 * 16), 1) / 16.0
     orders = [*orders, near, math.nextafter(near, 9e9), 1.0 + 2.0**-52]
