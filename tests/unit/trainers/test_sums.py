@@ -1,9 +1,9 @@
-"""Clipped sums against fractions."""
+"""Clipped sums of rows, and of outer products that are not written out, against fractions."""
 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from accounting.release.clipping import clip_factors
 from streams.trainers import sums
-from streams.trainers.sums import ClippedSum, Scratch
+from streams.trainers.sums import FINER_BITS, ClippedSum, Outer, Part, Scratch
 
 WIDTHS = [1, 300, 7]
+USERS = 12
 
 
 def square(row: NDArray[np.floating]) -> Fraction:
@@ -33,9 +34,35 @@ def in_parts(rows: NDArray[np.floating]) -> list[NDArray[np.floating]]:
     return np.split(rows, np.cumsum(WIDTHS)[:-1], axis=1)
 
 
+def outer_of(left_scale: float, right_scale: float) -> Outer:
+    rng = np.random.default_rng(0)
+    lengths = rng.choice([1.0, 1e-3, 0.0, 30.0], (2, USERS, 1))
+    left = rng.normal(0.0, left_scale, (USERS, 3)) * lengths[0]
+    right = rng.normal(0.0, right_scale, (USERS, 5)) * lengths[1]
+    left[:, 1] *= 1e-6  # entries of one row differ in size
+    return Outer(left.astype(np.float32), right.astype(np.float32))
+
+
+def rows_at(part: Part, users: Any) -> Part:
+    if isinstance(part, Outer):
+        return Outer(part.left[users], part.right[users])
+    return part[users]
+
+
 def total_of(clipped: ClippedSum) -> NDArray[np.int64]:
     ((_, total),) = clipped.totals()
     return total
+
+
+def squared(clipped: ClippedSum) -> Fraction:
+    return sum(
+        (
+            Fraction(int(units)) ** 2 * Fraction(4) ** exponent
+            for exponent, total in clipped.totals()
+            for units in total
+        ),
+        start=Fraction(0),
+    )
 
 
 @pytest.mark.slow
@@ -47,16 +74,52 @@ def test_one_user_changes_the_sum_by_no_more_than_the_level(
 ) -> None:
     rows = rows_of(dtype, scale)
     limits = np.full(len(rows), 0.37) * scale
-    spacing = Fraction(2) ** exponent
     for row, limit in zip(rows, limits, strict=True):
         if limit / 2.0**exponent > 2.0**61:
             continue  # which `PrivateSteps` refuses
         one = ClippedSum(exponent)
         (norm,) = one.add(in_parts(row[np.newaxis]), np.array([limit]))
-        total = total_of(one)
         assert square(row) <= Fraction(float(norm)) ** 2
-        added = sum(int(units) ** 2 for units in total) * spacing**2
-        assert added <= min(Fraction(float(limit)) ** 2, square(row))
+        assert squared(one) <= min(Fraction(float(limit)) ** 2, square(row))
+
+
+SCALES = [1.0, 1e-12, 1e-38, 1e30]
+
+
+@pytest.mark.parametrize("exponent", [-26, -3])
+@pytest.mark.parametrize("left_scale", SCALES)
+@pytest.mark.parametrize("right_scale", SCALES)
+@pytest.mark.parametrize("level", [1e-3, 0.37])
+def test_an_outer_product_changes_the_sum_by_no_more_than_the_level(
+    left_scale: float, right_scale: float, exponent: int, level: float
+) -> None:
+    rows = outer_of(left_scale, right_scale)
+    biases = rows.left.copy()  # written out, on a grid of its own
+    for user in range(USERS):
+        one = ClippedSum(exponent, outer={0})
+        parts = [rows_at(rows, [user]), biases[[user]]]
+        (norm,) = one.add(parts, np.array([level]))
+        length = square(rows.left[user]) * (1 + square(rows.right[user]))
+        assert length <= Fraction(float(norm)) ** 2
+        assert squared(one) <= min(Fraction(level) ** 2, length)
+        if norm > 1e-150:  # nor is it much longer than it has to be
+            rounded = float(length) ** 0.5
+            assert norm <= rounded * 1.001 or rounded < 1e-30
+
+
+def test_sums_of_outer_products_are_those_of_clipped_rows_but_for_the_grid() -> None:
+    rows = outer_of(0.3, 2.0)
+    levels = np.linspace(0.1, 1.0, USERS)
+    written = np.einsum("ni,nj->nij", rows.left.astype(float), rows.right).reshape(USERS, -1)
+    lengths = np.linalg.norm(written, axis=1)
+    shorter = np.minimum(1.0, levels / np.maximum(lengths, 1e-300))
+    wanted = (written * shorter[:, None]).sum(axis=0)
+    for part, close in ((rows, 1e-4), (written, USERS * 2.0**-24)):  # on the same grid
+        clipped = ClippedSum(-24, outer={0})
+        assert clipped.add([part], levels) == pytest.approx(lengths, rel=1e-4)
+        ((exponent, total),) = clipped.totals()
+        assert exponent == -24 - FINER_BITS
+        assert np.ldexp(total.astype(float), exponent) == pytest.approx(wanted, abs=close)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -72,31 +135,30 @@ def test_sums_are_those_of_clipped_rows_but_for_the_grid(dtype: type) -> None:
     assert total * 2.0**-30 == pytest.approx(wanted, rel=1e-4, abs=1e-6)
 
 
+def added(parts: list[Part], limits: NDArray[np.float64], exponent: int, *groups: Any) -> list[int]:
+    """Return the sum of the users in groups that come one after the other."""
+    clipped = ClippedSum(exponent, {0} if isinstance(parts[0], Outer) else ())
+    for users in groups:
+        clipped.add([rows_at(part, users) for part in parts], limits[users])
+    return total_of(clipped).tolist()
+
+
 @pytest.mark.parametrize("block", [1, 400, 2**20])
 @pytest.mark.parametrize("exponent", [-24, -29, -55])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["float32", "float64", "outer"])
 def test_sums_depend_neither_on_the_order_of_users_nor_on_how_they_come(
-    dtype: type, exponent: int, block: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, exponent: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sums, "_BLOCK", block)
-    rows, limits = rows_of(dtype, 0.1), np.full(12, 0.5)
-    totals = []
-    for order in (np.arange(12), np.arange(12)[::-1]):
-        clipped = ClippedSum(exponent)
-        for users in (order[:5], order[5:]):
-            clipped.add(in_parts(rows[users]), limits[users])
-        totals.append(total_of(clipped))
-    one_by_one = sum(
-        total_of(alone).astype(object)
-        for alone in (_alone(rows[user], limits[user], exponent) for user in range(12))
-    )
-    assert totals[0].tolist() == totals[1].tolist() == list(one_by_one)
-
-
-def _alone(row: NDArray[np.floating], limit: float, exponent: int) -> ClippedSum:
-    alone = ClippedSum(exponent)
-    alone.add(in_parts(row[np.newaxis]), np.array([limit]))
-    return alone
+    if kind == "outer":
+        monkeypatch.setattr(sums, "_EXACT_PRODUCTS", 2.0**37 * block)
+        exponent = max(exponent, -24)
+    parts = [outer_of(3.0, 7.0)] if kind == "outer" else in_parts(rows_of(np.dtype(kind).type, 0.1))
+    limits, users = np.linspace(0.1, 0.9, USERS), np.arange(USERS)
+    first = added(parts, limits, exponent, users[:5], users[5:])
+    assert first == added(parts, limits, exponent, users[:6:-1], users[6::-1])
+    alone = [np.array(added(parts, limits, exponent, [user]), dtype=object) for user in users]
+    assert first == list(sum(alone))
 
 
 def one_by_one(
@@ -167,15 +229,22 @@ def test_rows_at_their_level_stay_as_they_are() -> None:
     assert total_of(clipped).tolist() == [3, 4]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["float32", "float64", "left", "right"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_rows_that_are_not_finite_count_as_zero(dtype: type, bad: float) -> None:
-    rows = np.full((3, 308), 0.01, dtype=dtype)
-    rows[1, 299] = bad
-    clipped = ClippedSum(-24)
-    norms = clipped.add(in_parts(rows), np.ones(3))
+def test_rows_that_are_not_finite_count_as_zero(kind: str, bad: float) -> None:
+    if kind in ("left", "right"):
+        outer = Outer(np.ones((3, 2), np.float32) / 10, np.ones((3, 4), np.float32) / 10)
+        getattr(outer, kind)[1, 1] = bad
+        parts: list[Part] = [outer]
+    else:
+        rows = np.full((3, 308), 0.01, dtype=kind)
+        rows[1, 299] = bad
+        parts = in_parts(rows)
+    clipped = ClippedSum(-24, {0} if len(parts) == 1 else ())
+    norms = clipped.add(parts, np.ones(3))
     assert np.isinf(norms).tolist() == [False, True, False]
-    assert total_of(clipped) * 2.0**-24 == pytest.approx(np.full(308, 0.02), rel=1e-4)
+    ((exponent, total),) = clipped.totals()
+    assert total * 2.0**exponent == pytest.approx(np.full(len(total), 0.02), rel=1e-3)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -255,3 +324,28 @@ def test_the_norm_of_a_row_is_its_own_in_whatever_order_it_is_laid_out(
     assert (ClippedSum(-24).add([np.asfortranarray(rows)], limits) == norms).all()
     for one, norm in zip(rows, norms, strict=True):
         assert ClippedSum(-24).add([one[np.newaxis]], np.ones(1)) == norm
+
+
+def test_a_norm_over_many_parts_does_not_depend_on_the_other_users() -> None:
+    random = np.random.default_rng(4)
+    parts = [
+        Outer(*(random.normal(size=(USERS, 5)).astype(np.float32) for _ in range(2)))
+        for _ in range(40)
+    ]
+    levels = np.full(USERS, 0.5)
+    together = ClippedSum(-24, outer=range(40)).add(parts, levels)
+    alone = [
+        ClippedSum(-24, outer=range(40)).add([rows_at(part, [u]) for part in parts], levels[:1])[0]
+        for u in range(USERS)
+    ]
+    assert together.tolist() == alone
+
+
+def test_the_grid_of_what_is_released_follows_no_data() -> None:
+    rows = Outer(np.ones((1, 2), np.float32), np.ones((1, 3), np.float32))
+    of_step = [ClippedSum(-24, outer={0, 2}) for _ in range(3)]
+    of_step[0].begin([6, 2, 6])  # nobody was drawn
+    of_step[1].add([rows, rows.left, rows], np.ones(1))
+    of_step[2].add([np.ones((1, 6)), rows.left, rows], np.ones(1))  # not all as outer products
+    grids = [[(exponent, len(total)) for exponent, total in one.totals()] for one in of_step]
+    assert grids[0] == grids[1] == grids[2] == [(-36, 6), (-24, 2), (-36, 6)]
