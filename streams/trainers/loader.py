@@ -111,6 +111,12 @@ class Draws:
             )
         if epochs is not None and steps is not None:
             raise InvalidRequest("give epochs or steps, not both")
+        sizes = {"steps": steps, "epochs": epochs}
+        sizes["max_physical_batch_size"] = settings.max_physical_batch_size
+        with invalid_requests():
+            for name, size in sizes.items():
+                if size is not None:
+                    whole_number(name, size, 1, MOST_STEPS)
         self.source, self.settings, self.one_each = source, settings, users is None
         self.examples = ExamplesByUser.covering(
             len(source.dataset), users, settings.max_examples_per_user
@@ -133,17 +139,11 @@ class Draws:
             self.expected_batch = rate * people
         if settings.loss_reduction == "sum":
             self.expected_batch = 1.0
-        with invalid_requests():
-            if epochs is not None:
-                steps = whole_number("epochs", epochs, 1, MOST_STEPS) * self.a_pass
-            size = settings.max_physical_batch_size
-            if size is not None:
-                whole_number("max_physical_batch_size", size, 1, MOST_STEPS)
-        self.steps = steps
+        self.steps = steps if epochs is None else epochs * self.a_pass
         # A public size in which nearly all Poisson samples of this mean size fit.
         usual = batch / self.ranks
         usual = _MULTIPLE * math.ceil((usual + 2.0 * math.sqrt(usual)) / _MULTIPLE)
-        self.batch_size = size or usual
+        self.batch_size = settings.max_physical_batch_size or usual
 
     @property
     def compared(self) -> tuple[object, ...]:

@@ -713,6 +713,7 @@ def test_steps_rate_and_noise_do_not_follow_the_number_of_users(users: int) -> N
         {"measure": "gdp"},
         {"measure": "no measure"},
         {"measure": "steps", "target_epsilon": -1.0},
+        {"epochs": None, "steps": 2.5},
         {"max_grad_norm": 0.0},
         {"max_grad_norm": float("nan")},
     ],
