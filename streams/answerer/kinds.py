@@ -111,7 +111,10 @@ class Kind(Query):
         if self.by:
             value = columns.get(self.by)
             group = self.keys.number(value) if self.keys else self._places.get(comparable(value))
-        return [] if group is None else self._added(columns, group)
+        if group is None:
+            return []
+        number = number_of(columns.get(self.column)) if self.column else 0.0
+        return None if number is None else self._added(columns, group, number)
 
     def rows(self, content: Content) -> tuple[list[User], Floats]:
         """Return the users of a window, sorted, and their contributions (n, d)."""
@@ -124,7 +127,12 @@ class Kind(Query):
     def answered(self, value: Floats, stddev: float, confidence: float) -> Answered:
         """Return the answer for a noisy sum (d,)."""
         width = stddev * quantile_of_noise(confidence, self.dimension)
-        return self._of_groups(value.tolist(), [(x - width, x + width) for x in value.tolist()])
+        return _around(value, width, self._names)
+
+    @property
+    def _names(self) -> list[Label] | None:
+        """Return the labels of the numbers; None if there is one number."""
+        return list(self.labels) or None
 
     @property
     def _longest(self) -> float:
@@ -145,13 +153,10 @@ class Kind(Query):
         # 0 where events are counted, so that counts are integers.
         return math.frexp(self.each or self.clip)[1] - _BITS if self.adds == "sum" else 0
 
-    def _added(self, columns: Columns, group: int) -> Added | None:
-        if self.adds != "sum":
-            return [(group, 1)]
-        number = number_of(columns.get(self.column))
-        if number is None:
-            return None
-        return [(group, _whole(max(number, self.lower), self._exponent))]
+    def _added(self, columns: Columns, group: int, number: float) -> Added | None:
+        """Return the contribution of an event with the number in ``column``."""
+        is_sum = self.adds == "sum"
+        return [(group, _whole(max(number, self.lower), self._exponent) if is_sum else 1)]
 
     def _counted(self, sums: dict[int, int]) -> dict[int, int]:
         return dict.fromkeys(filter(sums.get, sums), 1) if self.adds == "distinct" else sums
@@ -183,9 +188,9 @@ class Kind(Query):
         # Rounding must not swap the ends of an interval.
         lower = [None if pair is None else min(pair) for pair in ends]
         upper = [None if pair is None else pair[1] for pair in ends]
-        if not self.labels:
+        if self._names is None:
             return Answered(values[0], lower[0], upper[0])
-        return Answered(values, lower, upper, list(self.labels))
+        return Answered(values, lower, upper, self._names)
 
     def selection(self, stddev: float) -> KeySelection | None:
         """Return the selection of private keys by sums with this noise; None without them.
@@ -214,9 +219,7 @@ class Kind(Query):
         named = {label: value for label, value in pairs if label is not None}
         labels: list[Label] = sorted(named, key=order_of)
         width = found.noise_stddev * quantile_of_noise(confidence, len(labels))
-        values = np.array([named[label] for label in labels])
-        lower, upper = (values - width).tolist(), (values + width).tolist()
-        return Answered(values.tolist(), lower, upper, labels)
+        return _around(np.array([named[label] for label in labels]), width, labels)
 
 
 class Count(Kind, tag="count"):
@@ -248,8 +251,7 @@ class Top(Kind, tag="top"):
         """Return the ``k`` largest numbers with their labels."""
         width = stddev * quantile_of_noise(confidence, self.dimension)
         order = np.argsort(-value, kind="stable")[: self.k]
-        value, labels = value[order], [self.labels[place] for place in order]
-        return Answered(value.tolist(), (value - width).tolist(), (value + width).tolist(), labels)
+        return _around(value[order], width, [self.labels[place] for place in order])
 
 
 class Threshold(Kind, tag="threshold"):
@@ -281,18 +283,13 @@ class Histogram(Kind, tag="histogram"):
     def _numbers(self) -> int:
         return len(self.edges) - 1
 
-    def _added(self, columns: Columns, group: int) -> Added | None:
-        number = number_of(columns.get(self.column))
-        if number is None:
-            return None
+    @property
+    def _names(self) -> list[Label] | None:
+        return [f"{lower:g} to {upper:g}" for lower, upper in pairwise(self.edges)]
+
+    def _added(self, columns: Columns, group: int, number: float) -> Added | None:
         place = bisect.bisect_right(self.edges, number) - 1
         return [(place, 1)] if 0 <= place < self._numbers else []
-
-    def answered(self, value: Floats, stddev: float, confidence: float) -> Answered:
-        """Return a number for each bin."""
-        width = stddev * quantile_of_noise(confidence, self.dimension)
-        bins: list[Label] = [f"{lower:g} to {upper:g}" for lower, upper in pairwise(self.edges)]
-        return Answered(value.tolist(), (value - width).tolist(), (value + width).tolist(), bins)
 
 
 class Mean(Kind, tag="mean"):
@@ -322,10 +319,7 @@ class Mean(Kind, tag="mean"):
         half = (self.upper - self.lower) / 2.0
         return self.lower + half, half
 
-    def _added(self, columns: Columns, group: int) -> Added | None:
-        number = number_of(columns.get(self.column))
-        if number is None:
-            return None
+    def _added(self, columns: Columns, group: int, number: float) -> Added | None:
         middle, half = self._range
         scaled = _within((number - middle) / half, -1.0, 1.0)
         numbers = [scaled, scaled**2 - 0.5][: self._powers]
@@ -416,17 +410,15 @@ class Ratio(Kind, tag="ratio"):
             math.frexp(term.each)[1] - _BITS if term.adds == "sum" else 0 for term in self.terms
         ]
 
-    def _added(self, columns: Columns, group: int) -> Added | None:
+    def _added(self, columns: Columns, group: int, number: float) -> Added | None:
         found = []
         for place, (term, exponent) in enumerate(zip(self.terms, self._exponents, strict=True)):
             if not hold(term.where, columns):
                 continue
-            amount = 1
-            if term.adds == "sum":
-                number = number_of(columns.get(term.column))
-                if number is None:
-                    return None
-                amount = _whole(number, exponent)
+            summed = number_of(columns.get(term.column)) if term.column else 0.0
+            if summed is None:
+                return None
+            amount = _whole(summed, exponent) if term.column else 1
             found.append((2 * group + place, amount))
         return found
 
@@ -469,6 +461,10 @@ class Quantiles(Kind, tag="quantiles"):
         return self.levels
 
     @property
+    def _names(self) -> list[Label] | None:
+        return [f"{part:g}" for part in self.quantiles]
+
+    @property
     def _longest(self) -> float:
         return self.each * float(np.linalg.norm(self._root[:, 0]))
 
@@ -481,10 +477,7 @@ class Quantiles(Kind, tag="quantiles"):
             root[row, : row + 1] = column[row::-1]
         return root
 
-    def _added(self, columns: Columns, group: int) -> Added | None:
-        number = number_of(columns.get(self.column))
-        if number is None:
-            return None
+    def _added(self, columns: Columns, group: int, number: float) -> Added | None:
         # Limited first: the quotient of a huge number is infinite, which no integer is.
         part = _within((number - self.lower) / (self.upper - self.lower), 0.0, 1.0)
         return [(max(math.ceil(part * self.levels) - 1, 0), 1)]
@@ -508,16 +501,14 @@ class Quantiles(Kind, tag="quantiles"):
         most = np.minimum.accumulate((noisy + widths)[::-1])[::-1]
         total = float(cumulative[-1])
         values: list[float | None] = []
-        lower: list[float | None] = []
-        upper: list[float | None] = []
+        ends: list[Ends] = []
         for part in self.quantiles:
             at = int(np.searchsorted(cumulative, part * total)) if total > 0 else None
             values.append(None if at is None else _inside(cumulative, edges, at, part * total))
-            first = int(np.searchsorted(most, part * max(least[-1], 0.0)))
-            last = int(np.searchsorted(least, part * max(most[-1], 0.0)))
-            lower.append(float(edges[min(first, self.levels)]))
-            upper.append(float(edges[min(last + 1, self.levels)]))
-        return Answered(values, lower, upper, [f"{part:g}" for part in self.quantiles])
+            first = np.searchsorted(most, part * max(least[-1], 0.0))
+            last = np.searchsorted(least, part * max(most[-1], 0.0)) + 1
+            ends.append(tuple(edges[np.minimum([first, last], self.levels)].tolist()))
+        return self._of_groups(values, ends)
 
 
 AnyQuery: TypeAlias = (
@@ -525,6 +516,13 @@ AnyQuery: TypeAlias = (
 )
 KINDS: Final = {one.__struct_config__.tag: one for one in get_args(AnyQuery)}
 """The kinds by their names."""
+
+
+def _around(value: Floats, width: float, labels: list[Label] | None) -> Answered:
+    """Return noisy numbers with intervals of one width; without labels, there is one number."""
+    numbers = [value.tolist(), (value - width).tolist(), (value + width).tolist()]
+    shown, lower, upper = numbers if labels is not None else [one[0] for one in numbers]
+    return Answered(shown, lower, upper, labels)
 
 
 def order_of(user: User) -> tuple[bool, User]:
