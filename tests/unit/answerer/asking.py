@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from streams.answerer.event_file import EventFile
 from streams.answerer.events import EventPlace
 from streams.answerer.kinds import Kind
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
+from streams.answerer.published_answers import AnswerRecord
 from streams.answerer.query_file import Blocks, QueryFile, parse_queries
+from streams.answerer.window_answering import Answering, answer_file
+from streams.queries.continual_monitoring import ChargedUsers
+from streams.sdk.client import Turnstile
 
 FILE = """
 dataset = "d"
@@ -77,3 +85,56 @@ def event(user: int, time: int, **columns: Any) -> bytes:
 def at(offset: int, partition: int = 0) -> EventPlace:
     """Return a place in the input."""
     return EventPlace(partition, offset)
+
+
+def read(answering: Answering, events: Sequence[bytes], to: int | None = None) -> None:
+    """Read the input from where the answerer needs it, and close the windows that are due."""
+    given = events[:to]
+    state, again = answering.state, answering.replay_until.get(0, 0)
+    for offset, value in enumerate(given[:again]):
+        state.take(at(offset), value, None)
+    answering.finish_closing()
+    answering.close_due(state.clock(1, {}))
+    for offset, value in enumerate(given):
+        state.take(at(offset), value, None)
+        answering.close_due(state.clock(1, {}))
+
+
+Look = Callable[[AnswerRecord, ChargedUsers | None], None]
+
+
+def answered(
+    query_file: QueryFile,
+    turnstile: Turnstile,
+    events: Sequence[bytes] | EventFile,
+    look: Look = lambda record, charge: None,
+    seed: int = 1,
+) -> list[AnswerRecord]:
+    """Answer the queries about all events, and return the records.
+
+    Args:
+        query_file: the file of queries.
+        turnstile: holds the dataset.
+        events: as they are sent, or of a file.
+        look: called with each record and its charge.
+        seed: of the noise.
+    """
+    records: list[AnswerRecord] = []
+
+    def announce(record: AnswerRecord) -> None:
+        records.append(record)
+        look(record, answering.last_charge)
+
+    answering = Answering(
+        query_file,
+        "x",
+        lambda released: turnstile.run(query_file.dataset, query_file.run, released=released),
+        MemoryJournal(MemoryTopics(), query_file.dataset),
+        announce,
+        noise=np.random.default_rng(seed),
+    )
+    if isinstance(events, EventFile):
+        answer_file(answering, events)
+    else:
+        read(answering, events)
+    return records

@@ -17,7 +17,7 @@ from streams.answerer.window_answering import Answering
 from streams.records import Charge, decode_request
 from streams.records.digests import charge_digest
 from streams.sdk.connection import PendingRequest
-from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
+from tests.unit.answerer.asking import COUNT, FILE, asked_of, event, read
 from tests.unit.sdk.partitions import Partitions
 
 QUESTIONS = asked_of(
@@ -227,19 +227,6 @@ class World:
                 if isinstance(request, Charge):
                     found[request.run, partition, request.step].add(charge_digest(request))
         return dict(found)
-
-
-def read(answering: Answering, events: Sequence[bytes], to: int | None = None) -> None:
-    """Read the input from where the answerer needs it, and close the windows that are due."""
-    given = events[:to]
-    state, again = answering.state, answering.replay_until.get(0, 0)
-    for offset, value in enumerate(given[:again]):
-        state.take(at(offset), value, None)
-    answering.finish_closing()
-    answering.close_due(state.clock(1, {}))
-    for offset, value in enumerate(given):
-        state.take(at(offset), value, None)
-        answering.close_due(state.clock(1, {}))
 
 
 def survive(world: World, dooms: Sequence[int]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from datetime import datetime
-from random import Random
 from typing import Any
 
 import msgspec
@@ -17,23 +16,16 @@ from hypothesis import strategies as st
 from streams import Turnstile
 from streams.answerer.corrections import Corrected, correct, ratio_of
 from streams.answerer.kinds import Floats
-from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
 from streams.answerer.query_file import QueryFile
-from streams.answerer.window_answering import Answering, InconsistentRun
+from streams.answerer.window_answering import InconsistentRun
 from streams.answerer.windows import Calendar
 from streams.records import Policy
 from tests.examples import examples
-from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, event
-from tests.unit.answerer.lives import Doom, Killed, World, read, survive, take_turns
+from tests.unit.answerer.asking import COUNT, END, FILE, answered, asked_of, event
+from tests.unit.answerer.blocks import BLOCKS, CORRECTED, EVENTS, SLIDING, SUM, TWO
+from tests.unit.answerer.lives import Doom, Killed, World
 
-BLOCKS = "block = 2\ncorrected = 4"
-CORRECTED = COUNT.replace("noise = 1.0", f"active_windows = 2\nleft_out = 0.4\n{BLOCKS}")
-SLIDING = CORRECTED.replace('"10ms"', '"8ms"\nevery = "4ms"').replace(
-    BLOCKS, "block = 3\ncorrected = 10"
-)
-SUM = CORRECTED.replace('"count"\nkind = "count"', '"sum"\nkind = "sum"\ncolumn = "x"')
-TWO = FILE + CORRECTED + SLIDING.replace('"count"\nkind', '"slid"\nkind')
 BERLIN = (
     'timezone = "Europe/Berlin"\n'
     + FILE.replace("1970-01-01", "2026-01-01").replace(END, "2027-01-01")
@@ -43,7 +35,6 @@ BERLIN = (
     .replace(BLOCKS, "block = 4\ncorrected = 20")
     .replace('"count"\nkind', '"late"\nkind')
 )
-EVENTS = [(user, time) for time in range(0, 66, 2) for user in (time % 3, 5, 5)]
 PLACES = 600
 
 
@@ -114,43 +105,6 @@ def _seconds(moment: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "earliest", [1, *(pytest.param(place, marks=pytest.mark.thorough) for place in (4, 7))]
-)
-def test_killed_answerer_charges_and_corrects_each_block_once(earliest: int) -> None:
-    places = 0
-    for place in range(earliest, PLACES, 9):
-        world = world_of()
-        if not survive(world, [place]):
-            break
-        places += 1
-        assert_as_calm(world)
-    assert places > 13
-
-
-@pytest.mark.slow
-@given(st.lists(st.integers(1, 40), max_size=12), st.randoms(use_true_random=False))
-@examples(30)
-def test_repeatedly_killed_answerer_publishes_the_same_corrections(
-    dooms: list[int], chance: Random
-) -> None:
-    """Also if some deleted entries are still there."""
-    world = world_of(goes=lambda entry: chance.random() < 0.5)
-    survive(world, dooms)
-    assert_as_calm(world)
-
-
-@pytest.mark.slow
-@given(st.lists(st.integers(1, 4) | st.integers(1, 60), max_size=12))
-@examples(30)
-def test_concurrent_answerers_correct_each_block_once(turns: list[int]) -> None:
-    world = world_of()
-    take_turns(world, 2, turns)
-    world.live()
-    assert_as_calm(world)
-
-
-@pytest.mark.slow
 def test_correction_that_was_answered_is_published_with_the_same_bytes() -> None:
     world = world_of()
     while not (world.entries and world.entries[-1].corrects and not corrections_of(world)):
@@ -218,22 +172,10 @@ def lived(
     """Answer queries about these events; return records, charges and the policy."""
     turnstile = Turnstile.in_memory(partitions=1)
     held = turnstile.create_dataset("d", user_ids="integer", **policy)
-    records: list[AnswerRecord] = []
     charges: list[Any] = []
-
-    def announce(record: AnswerRecord) -> None:
-        records.append(record)
-        charges.append(answering.last_charge)
-
-    answering = Answering(
-        asked_of(text),
-        "x",
-        lambda released: turnstile.run("d", "r", released=released),
-        MemoryJournal(MemoryTopics(), "d"),
-        announce,
-        noise=np.random.default_rng(7),
-    )
-    read(answering, [event(user, time, x=x) for time, user, x in sorted(events)])
+    sent = [event(user, time, x=x) for time, user, x in sorted(events)]
+    look = lambda record, charge: charges.append(charge)  # noqa: E731
+    records = answered(asked_of(text), turnstile, sent, look, seed=7)
     return records, charges, held
 
 

@@ -15,13 +15,12 @@ import pytest
 
 from streams import Turnstile
 from streams.answerer.event_file import EventFile
-from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
-from streams.answerer.published_answers import AnswerRecord, PrivateAnswer
+from streams.answerer.published_answers import PrivateAnswer
 from streams.answerer.query_file import read_query_file
-from streams.answerer.window_answering import Answering, answer_file
 from streams.cli.main import main
 from streams.demo.purchases import simulated_purchases
 from tests.readme import TOP
+from tests.unit.answerer.asking import answered
 
 HERE = TOP / "examples" / "answering"
 DAYS = 113  # four windows of four weeks, and who came first in each of six fortnights
@@ -47,26 +46,14 @@ def test_the_simulated_year_is_planned_and_its_answers_are_corrected(
     assert (plan["type"], plan["private"], plan["query"]) == ("plan", True, "buyers")
     assert plan["recommended"]["rmse"] < plan["worst_case"]["rmse"]
     assert plot.read_bytes().startswith(b"\x89PNG")
-    assert main([*arguments, *budget, "--public"]) == 0
-    assert "PRIVATE" not in capsys.readouterr().out
     same = [one for one in plan["settings"] if one["active_windows"] == 75.0]
     (own,) = [one for one in same if one["block_windows"]]
     assert plan["recommended"]["block_windows"] > 0
 
     query_file = read_query_file(HERE / "year.toml").for_a_file()
-    records: list[AnswerRecord] = []
     with Turnstile.in_memory() as turnstile:
         turnstile.create_dataset(query_file.dataset, epsilon=6.0, delta=1e-6, user_ids="integer")
-        file = EventFile(events, query_file)
-        answering = Answering(
-            query_file,
-            file.source,
-            lambda released: turnstile.run(query_file.dataset, query_file.run, released=released),
-            MemoryJournal(MemoryTopics(), query_file.dataset),
-            records.append,
-            noise=np.random.default_rng(5),
-        )
-        answer_file(answering, file)
+        records = answered(query_file, turnstile, EventFile(events, query_file), seed=5)
     truth = Counter(line.split(",")[1] for line in events.read_text().splitlines()[1:])
     raw, corrected, covered = [], [], []
     for record in records:
@@ -113,7 +100,9 @@ def test_a_row_that_cannot_be_read_needs_the_word_of_a_person(
 ) -> None:
     events = tmp_path / "events.csv"
     events.write_text(f"user,day,amount\n1,2026-01-01,1.0\n{line}\n")
-    words = ["answer", str(HERE / "year.toml"), "--json", "--epsilon", "6", "--delta", "1e-6"]
+    queries = tmp_path / "queries.toml"  # a plan of few days is fast
+    queries.write_text((HERE / "year.toml").read_text().replace("2027-01-01", "2026-01-11"))
+    words = ["answer", str(queries), "--json", "--epsilon", "6", "--delta", "1e-6"]
     assert main([*words, "--check", "--input", str(events)]) == code
     capsys.readouterr()
     words += ["--plan", "--events", str(events)]
@@ -122,6 +111,10 @@ def test_a_row_that_cannot_be_read_needs_the_word_of_a_person(
     assert (not shown.out, not shown.err) == (code != 0, not line)
     assert main([*words, "--accept-skipped"]) == 0
     assert (capsys.readouterr().err == "") == (not line)
+    words.remove("--json")
+    for public, is_shown in ((["--public"], False), ([], True)):
+        assert main([*words, "--accept-skipped", *public]) == 0
+        assert ("PRIVATE" in capsys.readouterr().out) is is_shown
 
 
 def test_check_shows_noise_and_interval(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,19 +148,10 @@ def test_the_example_answers_the_log_and_tells_how_far_it_is_off(
     text = (HERE / "queries.toml").read_text(encoding="utf-8")
     queries.write_text(text.replace("end = 1998-07-01", f"end = {end}"), encoding="utf-8")
     query_file = read_query_file(queries).for_a_file()
-    published: list[bytes] = []
     with Turnstile.in_memory() as turnstile:
         turnstile.create_dataset(query_file.dataset, epsilon=2.0, delta=1e-5, user_ids="integer")
-        file = EventFile(events, query_file)
-        answering = Answering(
-            query_file,
-            file.source,
-            lambda released: turnstile.run(query_file.dataset, query_file.run, released=released),
-            MemoryJournal(MemoryTopics(), query_file.dataset),
-            lambda answer: published.append(msgspec.json.encode(answer)),
-            noise=np.random.default_rng(5),
-        )
-        answer_file(answering, file)
+        records = answered(query_file, turnstile, EventFile(events, query_file), seed=5)
+    published = [msgspec.json.encode(record) for record in records]
     assert len(published) == DAYS + 4 + 4
     answers.write_bytes(b"\n".join(published))
 

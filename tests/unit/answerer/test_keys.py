@@ -10,14 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streams import Turnstile
 from streams.answerer.keys import KeyUniverse
-from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import PrivateAnswer
 from streams.answerer.query_keys import UnusableQueries
-from streams.answerer.window_answering import Answering
-from tests.unit.answerer.asking import FILE, asked_of, at, event, query_of
-from tests.unit.answerer.lives import Doom, Killed, World
-from tests.unit.sdk.partitions import Partitions
+from tests.unit.answerer.asking import FILE, answered, asked_of, event, query_of
 
 PRODUCTS = """
 [[query]]
@@ -68,27 +65,6 @@ def test_only_keys_of_the_universe_count() -> None:
     assert [integers.number(one) for one in (1000, -1, 1.0, "7", True)] == [None] * 5
 
 
-BAD = {
-    "no keys": ("key_bytes = 8", "", "labels"),
-    "long keys": ("key_bytes = 8", "key_bytes = 65", "key_bytes"),
-    "few keys": ("key_bytes = 8", "keys_below = 1", "keys_below"),
-    "two universes": ("key_bytes = 8", "key_bytes = 8\nkeys_below = 9", "labels"),
-    "labels, too": ("key_bytes = 8", 'key_bytes = 8\nlabels = ["a", "b"]', "labels"),
-    "clip": ("each = 10\ngroups = 2", "clip = 10.0", "clip"),
-    "no groups": ("groups = 2", "", "groups"),
-    "correction": ("noise = 8.0", "active_windows = 2\ncorrect = true", "correct"),
-    "mean": ('kind = "sum"', 'kind = "mean"\nlower = 0\nupper = 1', "groups"),
-}
-
-
-@pytest.mark.parametrize(("old", "new", "key"), BAD.values(), ids=BAD)
-def test_invalid_file_is_rejected_with_the_key(old: str, new: str, key: str) -> None:
-    assert old in PRODUCTS
-    with pytest.raises(UnusableQueries) as caught:
-        asked_of(FILE + PRODUCTS.replace(old, new, 1))
-    assert caught.value.key == key
-
-
 def test_noise_far_above_the_bound_is_rejected_before_the_start() -> None:
     asked = asked_of(FILE + PRODUCTS).queries[0]
     assert asked.selection(1e6) is not None
@@ -100,20 +76,10 @@ def test_noise_far_above_the_bound_is_rejected_before_the_start() -> None:
 def answers_of(
     events: list[bytes], text: str = FILE + PRODUCTS, seed: int = 1, **policy: Any
 ) -> list[PrivateAnswer]:
-    query_file, service, records = asked_of(text), Partitions(2), []
-    service.create(user_ids="integer", **{"budget": 1e5, **policy})
-    answering = Answering(
-        query_file,
-        "x",
-        lambda released: service.open("r", released=released),
-        MemoryJournal(MemoryTopics(), "d"),
-        records.append,
-        noise=np.random.default_rng(seed),
-    )
-    for offset, value in enumerate(events):
-        answering.state.take(at(offset), value, None)
-        answering.close_due(answering.state.clock(1, {}))
-    return records
+    with Turnstile.in_memory() as turnstile:
+        terms = {"measure": "zcdp", "budget": 1e5, **policy}
+        turnstile.create_dataset("d", user_ids="integer", **terms)
+        return answered(asked_of(text), turnstile, events, seed=seed)
 
 
 USERS = 200
@@ -170,23 +136,3 @@ def test_order_of_events_does_not_change_the_answer() -> None:
     last = events[2 * USERS :]
     one, other = (answers_of([*some, *last]) for some in (first, mixed))
     assert msgspec.json.encode(one) == msgspec.json.encode(other)
-
-
-@pytest.mark.slow
-def test_every_window_is_answered_once_whenever_an_answerer_is_killed() -> None:
-    query_file = asked_of(FILE + PRODUCTS.replace("noise = 8.0", "noise = 2.0"))
-    events = [value for value in shopping(2) if b"own" not in value]
-    for doom in range(3, 27, 3):
-        world = World(query_file)
-        world.events = events
-        killed = 0
-        try:
-            world.live(Doom(doom))
-        except Killed:
-            killed = 1
-        world.live()
-        assert killed
-        assert {step: len(found) for step, found in world.answers.items()} == {0: 1, 1: 1}
-        (answer,) = world.answers[1]
-        assert msgspec.json.decode(answer)["labels"] == ["bread"]
-        assert all(len(contents) == 1 for contents in world.contents.values())

@@ -14,8 +14,8 @@ from streams.answerer.memory_journal import MemoryJournal
 from streams.answerer.query_file import QueryFile
 from streams.answerer.window_answering import AlreadyAnswered, Answering
 from streams.sdk.errors import BudgetHeld
-from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
-from tests.unit.answerer.lives import World, read
+from tests.unit.answerer.asking import COUNT, FILE, asked_of, event, read
+from tests.unit.answerer.lives import World
 
 SLIDING = COUNT.replace('"10ms"', '"8ms"\nevery = "4ms"')
 SLID = SLIDING.replace('"count"\nkind', '"slid"\nkind')

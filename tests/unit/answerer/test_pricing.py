@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams import Turnstile
-from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.pricing import WorstCase, costs_of
 from streams.answerer.published_answers import PrivateAnswer
 from streams.answerer.query_keys import UnusableQueries
-from streams.answerer.window_answering import Answering
 from streams.answerer.windows import Calendar
 from tests.examples import examples
+from tests.unit.answerer import asking
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
-from tests.unit.answerer.lives import read
 
 WINDOWS = st.lists(
     st.sampled_from([(4, 4), (6, 6), (6, 3), (8, 2), (10, 10)]), min_size=1, max_size=3
@@ -47,18 +45,10 @@ def answered(text: str, policy: dict[str, Any], events: list[bytes]) -> list[Ans
     turnstile.create_dataset("d", user_ids="integer", **policy)
     found: list[Answered] = []
 
-    def announce(answer: PrivateAnswer) -> None:
-        assert answering.last_charge is not None
-        found.append((answer, bool(answering.last_charge.decision.halted.any())))
+    def look(answer: Any, charge: Any) -> None:
+        found.append((answer, bool(charge.decision.halted.any())))
 
-    answering = Answering(
-        asked_of(text),
-        "x",
-        lambda released: turnstile.run("d", "r", released=released),
-        MemoryJournal(MemoryTopics(), "d"),
-        announce,
-    )
-    read(answering, events)
+    asking.answered(asked_of(text), turnstile, events, look)
     return found
 
 

@@ -79,6 +79,24 @@ BAD = {
     "correct": ("noise = 1.0", "active_windows = 2\ncorrect = 1", "correct"),
     "correct a noise": ("each = 2", "each = 2\ncorrect = true", "correct"),
     "correct in the file": ('run = "r"', 'run = "r"\ncorrect = true', "correct"),
+    "sums of a length": ("each = 2", 'each = 2\nsums = ["20ms"]', "sums"),
+    "sums as text": ("each = 2", 'each = 2\nsums = "all"', "sums"),
+    "sums of windows that overlap": (
+        "each = 2",
+        'each = 2\nevery = "5ms"\nsums = ["all"]',
+        "sums",
+    ),
+    "keys without groups": ("each = 2", 'each = 2\nby = "c"\nkey_bytes = 8', "groups"),
+    "long keys": ("each = 2", 'each = 2\nby = "c"\nkey_bytes = 65', "key_bytes"),
+    "few keys": ("each = 2", 'each = 2\nby = "c"\nkeys_below = 1', "keys_below"),
+    "two universes": ("each = 2", 'each = 2\nby = "c"\nkey_bytes = 8\nkeys_below = 9', "labels"),
+    "labels and keys": ("each = 2", 'each = 2\nby = "c"\nkey_bytes = 8\nlabels = [1]', "labels"),
+    "keys with a clip": ("each = 2", 'clip = 2\nby = "c"\nkey_bytes = 8', "clip"),
+    "keys that are corrected": (
+        "each = 2\nnoise = 1.0",
+        'each = 2\nactive_windows = 2\ncorrect = true\nby = "c"\ngroups = 1\nkey_bytes = 8',
+        "correct",
+    ),
     "confidence": ('run = "r"', 'run = "r"\nconfidence = 95', "confidence"),
 }
 

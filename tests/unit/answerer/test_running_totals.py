@@ -10,15 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
+from streams import Turnstile
 from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
 from streams.answerer.query_file import QueryFile
-from streams.answerer.query_keys import UnusableQueries
-from streams.answerer.window_answering import Answering
 from streams.queries.continual_monitoring import quantile_of_noise
-from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
-from tests.unit.answerer.lives import Doom, Killed, World, read
-from tests.unit.sdk.partitions import Partitions
+from tests.unit.answerer.asking import COUNT, FILE, answered, asked_of, event
+from tests.unit.answerer.lives import Doom, Killed, World
 
 SUMS = 'sums = ["all"]\n'
 NOISY = COUNT.replace("noise = 1.0", "noise = 4.0") + SUMS
@@ -73,19 +70,11 @@ def test_sums_go_on_after_kills() -> None:
         assert_sums(records_of(world))
 
 
-def answers_of(query_file: QueryFile, seed: int, **policy: Any) -> list[AnswerRecord]:
-    service, records = Partitions(1), []
-    service.create(user_ids="integer", **policy)
-    answering = Answering(
-        query_file,
-        "x",
-        lambda released: service.open("r", released=released),
-        MemoryJournal(MemoryTopics(), "d"),
-        records.append,
-        noise=np.random.default_rng(seed),
-    )
-    read(answering, [event(user, time) for user, time in EVENTS])
-    return records
+def answers_of(query_file: QueryFile, seed: int, budget: float) -> list[AnswerRecord]:
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset("d", measure="zcdp", budget=budget, user_ids="integer")
+        events = [event(user, time) for user, time in EVENTS]
+        return answered(query_file, turnstile, events, seed=seed)
 
 
 @pytest.mark.slow
@@ -112,18 +101,3 @@ def test_sum_over_corrected_blocks_is_about_all_users() -> None:
     assert len(errors) == 60
     assert 0.91 < np.mean(held) < 0.99
     assert abs(np.mean(errors)) < 4 * np.std(errors) / np.sqrt(len(errors))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        COUNT + 'sums = ["20ms"]\n',
-        COUNT + 'sums = "all"\n',
-        COUNT.replace('"10ms"', '"10ms"\nevery = "5ms"') + SUMS,
-        COUNT.replace('kind = "count"\n', 'kind = "distinct"\n').replace("each = 2\n", "") + SUMS,
-    ],
-)
-def test_sums_that_cannot_be_formed_are_rejected(text: str) -> None:
-    with pytest.raises(UnusableQueries) as refused:
-        asked_of(FILE + text)
-    assert refused.value.key == "sums"

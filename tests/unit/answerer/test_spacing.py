@@ -13,18 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.corrections import policy_of
+from streams import Turnstile
 from streams.answerer.event_file import EventFile
 from streams.answerer.events import SkipReason
-from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
-from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
-from streams.answerer.query_file import QueryFile
+from streams.answerer.published_answers import Correction, PrivateAnswer
 from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.query_plans import plan_of
 from streams.answerer.spacing import DAY, CalendarSpacing, FixedSpacing, Spacing, Unit, spacing_of
-from streams.answerer.window_answering import Answering, answer_file
 from streams.answerer.windows import Calendar, InputState
-from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, at, event, parse_blocks
-from tests.unit.sdk.partitions import Partitions
+from tests.unit.answerer.asking import COUNT, END, FILE, answered, asked_of, at, event, parse_blocks
 
 ZONES = [
     "UTC",
@@ -134,7 +131,7 @@ def test_sliding_windows_of_months_contain_the_events_of_their_months() -> None:
 
 @given(
     windows=st.lists(
-        st.sampled_from(["1d", "1w", "1mo", "2mo", "3mo|1mo", "6d|2d", "36h"]),
+        st.sampled_from(["1d", "1w", "1mo", "2mo", "3mo|1mo", "6d|2d", "36h", "4h|1h"]),
         min_size=1,
         max_size=4,
     ),
@@ -252,26 +249,13 @@ def year_file(path: Path) -> Path:
     return path
 
 
-def answered(query_file: QueryFile, file: EventFile) -> list[AnswerRecord]:
-    service, records = Partitions(2), []
-    with service.turnstile as turnstile:
-        turnstile.create_dataset("d", user_ids="integer", measure="gdp", budget=50.0)
-        answering = Answering(
-            query_file,
-            file.source,
-            lambda released: turnstile.run("d", "r", released=released),
-            MemoryJournal(MemoryTopics(), "d"),
-            records.append,
-        )
-        answer_file(answering, file)
-    return records
-
-
 def test_blocks_of_months_are_answered_corrected_and_planned(tmp_path: Path) -> None:
     query_file = parse_blocks(MONTHLY).for_a_file()
     assert (query_file.blocks[0].size, query_file.blocks[0].number) == (3, 4)
     file = EventFile(year_file(tmp_path / "year.csv"), query_file)
-    records = answered(query_file, file)
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset("d", user_ids="integer", measure="gdp", budget=50.0)
+        records = answered(query_file, turnstile, file)
     answers = [one for one in records if isinstance(one, PrivateAnswer)]
     corrections = [one for one in records if isinstance(one, Correction)]
     assert [one.start for one in answers][:4] == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -23,31 +23,42 @@ from streams.records import Reason
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Fenced
 from tests.examples import examples
-from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
-from tests.unit.answerer.lives import Doom, Killed, Sleep, World, read, survive, take_turns
+from tests.unit.answerer.asking import COUNT, FILE, asked_of, event, read
+from tests.unit.answerer.blocks import EVENTS, TWO
+from tests.unit.answerer.lives import Doom, Killed, Sleep, World, survive, take_turns
 
 
-def calm() -> World:
-    world = World()
-    world.live()
+def plain(**options: Any) -> World:
+    return World(**options)
+
+
+def corrected(**options: Any) -> World:
+    """Return a world in which users are left out, and whose answers are corrected."""
+    world = World(asked_of(TWO), **options)
+    world.events = [event(user, time) for user, time in EVENTS]
     return world
 
 
-CALM = calm()
+CALM, CALM_BLOCKS = plain(), corrected()
+CALM.live()
+CALM_BLOCKS.live()
+WORLDS = pytest.mark.parametrize(
+    ("new", "calm"), [(plain, CALM), (corrected, CALM_BLOCKS)], ids=["plain", "corrected"]
+)
 STEPS = len(CALM.answers)
-PLACES = 300  # more than a life passes
+PLACES = 600  # more than a life passes
 OVERTAKEN = (Superseded, Fenced)
 OPEN = 2  # the place before a life opens the run
 LOOK = 7  # the place before a new run's first life reads the published answers
 CHARGED = 10  # the write with which a life has charged its first window in every partition
 
 
-def assert_whole(world: World, rejects: Set[Reason] = frozenset()) -> None:
+def assert_whole(world: World, rejects: Set[Reason] = frozenset(), calm: World = CALM) -> None:
     """Check that charges and answers are those of an answerer that was never interrupted."""
-    assert world.answers.keys() == CALM.answers.keys()
+    assert world.answers.keys() == calm.answers.keys()
     assert all(len(answers) == 1 for answers in world.answers.values())
-    assert world.contents == CALM.contents
-    assert world.service.spent_units() == CALM.service.spent_units()
+    assert world.contents == calm.contents
+    assert world.service.spent_units() == calm.service.spent_units()
     assert set(world.service.rejects) <= rejects
 
 
@@ -64,26 +75,34 @@ def test_without_kills_every_window_that_has_ended_is_answered_once() -> None:
 
 
 @pytest.mark.slow
-def test_killed_answerer_charges_and_answers_each_window_once() -> None:
+@pytest.mark.parametrize(
+    ("new", "calm", "distance"),
+    [(plain, CALM, 1), (corrected, CALM_BLOCKS, 9)],
+    ids=["plain", "corrected"],
+)
+def test_killed_answerer_charges_and_answers_each_window_once(
+    new: Callable[[], World], calm: World, distance: int
+) -> None:
     places = 0
-    for place in range(1, PLACES):
-        world = World()
+    for place in range(1, PLACES, distance):
+        world = new()
         if not survive(world, [place]):
             break
         places += 1
-        assert_whole(world)
-    assert places > 5 * STEPS  # of every step there are several
+        assert_whole(world, calm=calm)
+    assert distance * places > 5 * len(calm.answers)  # of every step there are several
 
 
-@given(st.lists(st.integers(1, 30), max_size=12), st.randoms(use_true_random=False))
-@examples(50)
+@WORLDS
+@given(st.lists(st.integers(1, 40), max_size=12), st.randoms(use_true_random=False))
+@examples(40)
 def test_repeatedly_killed_answerer_reaches_the_same_result(
-    dooms: list[int], chance: Random
+    new: Callable[..., World], calm: World, dooms: list[int], chance: Random
 ) -> None:
     """Whichever of the entries that were forgotten are still there."""
-    world = World(goes=lambda entry: chance.random() < 0.5)
+    world = new(goes=lambda entry: chance.random() < 0.5)
     survive(world, dooms)
-    assert_whole(world)
+    assert_whole(world, calm=calm)
 
 
 def test_journal_of_a_run_does_not_grow_with_its_windows() -> None:
@@ -147,14 +166,17 @@ def test_paused_answerer_releases_nothing_after_its_successor() -> None:
     assert overtaken > 5 * STEPS
 
 
-@given(st.integers(2, 3), st.lists(st.integers(1, 4) | st.integers(1, 40), max_size=20))
-@examples(100)
-def test_concurrent_answerers_answer_each_window_once(lives: int, turns: list[int]) -> None:
-    world = World()
+@WORLDS
+@given(st.integers(2, 3), st.lists(st.integers(1, 4) | st.integers(1, 60), max_size=20))
+@examples(60)
+def test_concurrent_answerers_answer_each_window_once(
+    new: Callable[[], World], calm: World, lives: int, turns: list[int]
+) -> None:
+    world = new()
     errors = take_turns(world, lives, turns)
     assert {type(error) for error in errors} <= {type(None), *OVERTAKEN}
     world.live()
-    assert_whole(world, rejects={Reason.OLDER_ATTEMPT})
+    assert_whole(world, rejects={Reason.OLDER_ATTEMPT}, calm=calm)
 
 
 def test_answerer_overtaken_before_it_reads_answers_is_superseded() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from streams.answerer.events import SkipReason
 from streams.answerer.windows import Calendar, InputState
-from tests.examples import examples
 from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, at, event
 
 SLIDING = COUNT.replace('"10ms"', '"12ms"\nevery = "4ms"').replace('"count"\nkind', '"slid"\nkind')
@@ -37,29 +36,6 @@ def test_windows_close_in_the_order_of_their_ends_and_of_the_file() -> None:
         (6, 1, 16, 28),
     ]
     assert Calendar(asked_of(FILE + COUNT + SLIDING), step=5).next[:6] == (5, 1, 3, 12, 24, 24)
-
-
-@given(
-    windows=st.lists(
-        st.sampled_from([(4, 4), (6, 6), (6, 3), (8, 2), (10, 10)]), min_size=1, max_size=4
-    ),
-    steps=st.integers(0, 60),
-)
-@examples(100)
-def test_window_number_determines_the_windows_closed_before(
-    windows: list[tuple[int, int]], steps: int
-) -> None:
-    queries = (
-        COUNT.replace('"10ms"', f'"{window}ms"\nevery = "{every}ms"').replace("count", f"q{n}", 1)
-        for n, (window, every) in enumerate(windows)
-    )
-    query_file = asked_of(FILE.replace(END, "1970-01-02T00:00:00+23:59") + "".join(queries))
-    calendar = Calendar(query_file)
-    for step in range(steps):
-        window = calendar.next
-        assert calendar.closed_before(window.query, window.number) == calendar.numbers
-        assert Calendar(query_file, step).next == window
-        calendar.advance()
 
 
 @given(

@@ -56,12 +56,6 @@ def run_of(budget: float) -> Run:
     return in_memory_run(budget)[1]
 
 
-def test_noise_follows_from_norm_budget_and_rho() -> None:
-    answerer = QueryAnswerer.calibrated(run_of(0.125), norm_budget=16.0, rho=0.125)
-    assert answerer.noise_stddev == pytest.approx(8.0, rel=1e-7)
-    assert answerer.noise_stddev >= 8.0
-
-
 @pytest.mark.parametrize("measure", ["gdp", "zcdp"])
 def test_whole_budget_pays_for_the_norm_budget_and_no_more(measure: str) -> None:
     with Turnstile.in_memory(partitions=1) as t:
@@ -77,16 +71,6 @@ def test_whole_budget_pays_for_the_norm_budget_and_no_more(measure: str) -> None
             assert answerer.last_charge is not None
             admitted.append(bool(answerer.last_charge.decision.admitted[0]))
         assert admitted == [True] * 20 + [False] * 2
-
-
-def test_default_measure_needs_less_noise_than_zcdp() -> None:
-    noise = []
-    with Turnstile.in_memory(partitions=1) as t:
-        for name, measure in (("default", {}), ("zcdp", {"measure": "zcdp"})):
-            t.create_dataset(name, epsilon=1.0, delta=1e-6, **measure)
-            answerer = QueryAnswerer.calibrated(t.run(name, "r"), norm_budget=20.0)
-            noise.append(answerer.noise_stddev)
-    assert 0.92 < noise[0] / noise[1] < 0.95
 
 
 @pytest.mark.parametrize("measure", ["renyi", "pure-dp"])
@@ -108,12 +92,6 @@ def test_answer_is_the_sum_over_the_admitted() -> None:
     assert answer.value.shape == ()
     assert answerer.last_charge is not None
     assert answerer.last_charge.decision.admitted.tolist() == [False, True, True]
-
-
-def test_exactly_norm_budget_contributions_are_counted() -> None:
-    answerer = quiet(run_of(0.03), norm_budget=20.0)
-    counted = [float(answerer.answer(["a"], [1.0]).value) for _ in range(23)]
-    assert counted == [1.0] * 20 + [0.0] * 3
 
 
 def test_users_without_a_contribution_are_not_sent_and_pay_nothing() -> None:
@@ -162,17 +140,6 @@ def test_who_was_charged_is_told_in_the_caller_s_own_spelling() -> None:
     answerer.answer(["Zoe\u0308", "b", "Jörg"], [1.0, 0.0, 0.5])
     assert answerer.last_charge is not None
     assert list(answerer.last_charge.users) == ["Zoe\u0308", "Jörg"]
-
-
-def test_vectors_are_charged_their_l2_norm_and_summed_by_coordinate() -> None:
-    service, run = in_memory_run(1.0)
-    release = quiet(run, norm_budget=100.0).answer(
-        ["a", "b"], [[3.0, 4.0], [0.0, -2.0]], dimension=2
-    )
-    np.testing.assert_array_equal(release.value, [3.0, 2.0])
-    norms = service.charged()[0]
-    assert 5.0 <= norms["a"] <= 5.0 * (1 + 1e-14)
-    assert 2.0 <= norms["b"] <= 2.0 * (1 + 1e-14)
 
 
 def test_contributions_are_clipped_to_clip_norm_before_the_charge() -> None:
@@ -244,12 +211,6 @@ def test_clip_norm_must_be_a_norm(clip_norm: float) -> None:
         QueryAnswerer(run_of(1.0), noise_stddev=1.0, clip_norm=clip_norm)
 
 
-@pytest.mark.parametrize(("delta", "dimension"), [(0.0, 1), (1.0, 1), (math.nan, 1), (0.1, 0)])
-def test_error_bound_needs_a_probability_and_a_dimension(delta: float, dimension: int) -> None:
-    with pytest.raises(InvalidRequest):
-        quiet(run_of(1.0)).error_bound(delta, dimension)
-
-
 @pytest.mark.parametrize("dimension", [1, 10, 1000])
 @pytest.mark.parametrize("delta", [0.5, 0.05, 1e-9])
 def test_error_bound_is_that_of_corollary_4_7_and_holds(delta: float, dimension: int) -> None:
@@ -258,6 +219,9 @@ def test_error_bound_is_that_of_corollary_4_7_and_holds(delta: float, dimension:
     assert bound == pytest.approx(math.sqrt(7.0 * math.log(dimension / delta) / 0.3), rel=1e-7)
     # Union bound over the exact tails of the coordinates.
     assert dimension * 2.0 * special.ndtr(-bound / answerer.noise_stddev) <= delta
+    for wrong in ((0.0, dimension), (1.0, dimension), (math.nan, dimension), (delta, 0)):
+        with pytest.raises(InvalidRequest):
+            answerer.error_bound(*wrong)
 
 
 @pytest.mark.slow
@@ -328,15 +292,7 @@ def test_noise_without_a_grid_is_refused(stddev: float) -> None:
         QueryAnswerer(run_of(1.0), noise_stddev=stddev)
 
 
-@pytest.mark.parametrize("size", [1e200, 1.7e308, math.inf])
-def test_number_too_large_for_any_budget_halts_its_user_alone(size: float) -> None:
-    with silence():
-        answerer = QueryAnswerer(run_of(1.0), noise_stddev=1.0)
-    answered = answerer.answer(["a", "b"], [[size, -size], [0.5, 0.25]], dimension=2)
-    np.testing.assert_array_equal(answered.value, [0.5, 0.25])
-
-
-@pytest.mark.parametrize("whole", [2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**400, -(10**400)])
+@pytest.mark.parametrize("whole", [1e200, math.inf, 2**53 + 1, 2**64, 10**400, -(10**400)])
 @pytest.mark.parametrize("others", [[0.5, 0.25], [1, 0]])
 @pytest.mark.parametrize(
     "column",
@@ -376,21 +332,3 @@ def test_missing_contribution_counts_as_zero_for_its_user_alone(missing: object)
     assert answerer.answer(["a", "b"], [missing, 0.5]).value == 0.5
     vectors = [[missing, 0.25], [0.5, 0.5]]
     assert answerer.answer(["a", "b"], vectors, dimension=2).value.tolist() == [0.5, 0.75]
-
-
-@pytest.mark.slow
-def test_answers_follow_the_truth_when_users_are_sparse() -> None:
-    """A whole stream: 300 days, each user active on few of them, one budget."""
-    random = np.random.default_rng(7)
-    service, run = in_memory_run(0.5)
-    answerer = QueryAnswerer.calibrated(
-        run, norm_budget=8.0, rho=0.5, clip_norm=1.0, noise=np.random.default_rng(8)
-    )
-    bound = answerer.error_bound(1e-9 / 300)
-    for _ in range(300):
-        today = np.flatnonzero(random.random(400) < 0.01)
-        answer = answerer.answer(today, np.ones(len(today)))
-        assert answerer.last_charge is not None
-        admitted = np.count_nonzero(answerer.last_charge.decision.admitted)
-        assert abs(float(answer.value) - admitted) <= bound
-    assert max(service.spent_units().values()) <= run.policy.budget[0]
