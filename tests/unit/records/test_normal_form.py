@@ -87,13 +87,13 @@ def test_corrected_ideographs_keep_the_form_of_unicode_3_2(ideograph: str) -> No
 
 
 @pytest.mark.slow
-def test_first_irregular_agrees_with_normal_form_on_every_character() -> None:
+def test_first_irregular_agrees_with_the_normal_form() -> None:
     for code in (*range(0xD800), *range(0xE000, 0x30000)):
         character = chr(code)
         assert (first_irregular([character]) is None) == (normal_form(character) == character)
 
 
-def test_the_first_irregular_of_many_names_is_found_in_a_few_looks(
+def test_first_irregular_name_is_found_quickly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One by one, a record of a million names took seconds."""

@@ -94,7 +94,7 @@ def test_the_longest_names_fit_when_all_are_halted_or_rise() -> None:
 
 
 @pytest.mark.slow
-def test_the_largest_list_of_small_integers_fits_when_all_are_halted() -> None:
+def test_largest_list_of_small_integers_fits_if_all_halt() -> None:
     users = 1_390_000
     lists = {"users": list(range(users)), "norms": [1] * users}
     assert outputs_fit(msgspec.msgpack.encode(CHARGE | lists))
