@@ -54,7 +54,7 @@ def kept(path: str) -> bool:
     return not ignored
 
 
-def test_both_stages_have_one_base_that_satisfies_the_package_and_can_be_given() -> None:
+def test_both_stages_have_one_base_that_can_be_given() -> None:
     (argument,) = arguments("ARG")
     name, _, base = argument.partition("=")
     assert {rest.split()[0] for rest in arguments("FROM")} == {f"${{{name}}}"}
@@ -71,7 +71,7 @@ def test_both_stages_have_one_base_that_satisfies_the_package_and_can_be_given()
     ("base", "is_built"),
     [("", False), ("python:3.11", False), (f"python:3.11@sha256:{'0' * 64}", True)],
 )
-def test_an_image_to_publish_is_built_on_a_base_with_a_digest_only(
+def test_published_image_needs_a_base_with_a_digest(
     base: str, is_built: bool, tmp_path: Path
 ) -> None:
     docker, asked = tmp_path / "docker", tmp_path / "asked"
@@ -109,7 +109,7 @@ def test_pin_writes_the_digests_that_the_registry_gives(digest: str, tmp_path: P
     assert [file.read_text() for file in files] == [after, after]
 
 
-def test_every_file_names_the_image_with_the_version_of_the_package() -> None:
+def test_every_file_names_the_image_with_this_version() -> None:
     files = [TOP / "docker-compose.yml", *DOCUMENTS, *(TOP / "deploy").rglob("*.yaml")]
     tag = re.compile(
         r"\bdp-turnstile:(\S+)|^ +newTag: \"(.*?)\"|^ +image: (dp-turnstile)$", re.MULTILINE

@@ -219,7 +219,7 @@ def test_example_queries_are_read() -> None:
     assert read_query_file(FOLDER / "answerer" / "queries.toml").queries
 
 
-def test_topics_have_the_settings_that_workers_and_answerers_compare() -> None:
+def test_topics_have_the_settings_that_workers_compare() -> None:
     found = {
         topic["metadata"]["name"]: topic["spec"]
         for topic in manifests(FOLDER / "strimzi")

@@ -91,7 +91,7 @@ def _words(expression: str) -> set[str]:
     [("check", "config", "prometheus.yaml"), ("test", "rules", "turnstile.test.yaml")],
     ids=" ".join,
 )
-def test_prometheus_loads_the_rules_and_they_alert_when_they_should(check: tuple[str, ...]) -> None:
+def test_prometheus_rules_load_and_alert(check: tuple[str, ...]) -> None:
     done = subprocess.run(
         ["promtool", *check], cwd=RULES, capture_output=True, text=True, timeout=60, check=False
     )
@@ -100,7 +100,7 @@ def test_prometheus_loads_the_rules_and_they_alert_when_they_should(check: tuple
 
 @pytest.mark.process
 @needs_prometheus
-def test_prometheus_scrapes_a_worker_and_answers_what_the_dashboard_asks(tmp_path: Path) -> None:
+def test_prometheus_answers_what_the_dashboard_asks(tmp_path: Path) -> None:
     asyncio.run(_scraped(tmp_path))
 
 

@@ -35,7 +35,7 @@ def test_an_old_python_is_missing_one(
     assert len(missing()) == 1
 
 
-def test_a_python_that_cannot_make_environments_is_missing_a_module(
+def test_python_without_venv_is_missing_a_module(
     missing: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ensurepip", None)
@@ -50,7 +50,7 @@ def test_another_or_older_c_library_has_no_wheels(
     assert len(missing()) == 1
 
 
-def test_a_machine_without_wheels_needs_the_systems_redis_and_java(
+def test_machine_without_wheels_needs_redis_and_java(
     missing: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")

@@ -37,7 +37,7 @@ def gateway(service: Partitions) -> Iterator[Gateway]:
         yield served
 
 
-def test_repeated_request_returns_the_same_decision_at_any_gateway(
+def test_repeated_request_gets_the_same_decision_anywhere(
     service: Partitions, gateway: Gateway
 ) -> None:
     create(gateway)
@@ -61,20 +61,8 @@ def test_other_content_for_a_step_is_a_conflict(service: Partitions, gateway: Ga
     assert service.spent() == SPENT
 
 
-@pytest.mark.parametrize("step", [0, 3])
-def test_step_that_is_neither_the_last_nor_the_next_is_a_conflict(
-    gateway: Gateway, step: int
-) -> None:
-    create(gateway)
-    path = opened(gateway)
-    for each in (0, 1):
-        ask(gateway, "POST", f"{path}/steps/{each}", STEP)
-    refused = ask(gateway, "POST", f"{path}/steps/{step}", STEP)
-    assert (refused.status, refused.body["reason"]) == (409, "step-out-of-order")
-
-
 @pytest.mark.parametrize("lost", ["deaf", "mute"])
-def test_without_all_decisions_there_is_none_and_the_same_request_completes_it(
+def test_incomplete_decision_is_completed_by_the_same_request(
     service: Partitions, gateway: Gateway, lost: str
 ) -> None:
     create(gateway)
@@ -103,22 +91,6 @@ def test_identical_requests_at_the_same_time_charge_once(
     assert [response.status for response in responses] == [200] * 8
     assert all(response.body == responses[0].body for response in responses)
     assert service.spent() == SPENT
-
-
-def test_new_attempt_fences_the_one_before(gateway: Gateway) -> None:
-    create(gateway)
-    older = opened(gateway)
-    ask(gateway, "POST", f"{older}/steps/0", STEP)
-    newer = opened(gateway, released=-1)
-    for method, path, body in (("GET", "", None), ("POST", "/steps/1", STEP)):
-        refused = ask(gateway, method, older + path, body)
-        assert (refused.status, refused.body["reason"]) == (409, "older-attempt")
-        assert refused.body["current_attempt"] == 2
-    shown = ask(gateway, "GET", newer).body
-    assert (shown["number"], shown["step"]) == (2, 1)
-    given_up = ask(gateway, "POST", f"{newer}/steps/0/abandon", {}).body
-    assert (given_up["step"], given_up["interrupted"]) == (1, False)
-    assert ask(gateway, "POST", f"{newer}/steps/1", STEP).status == 200
 
 
 def test_number_of_an_attempt_without_its_token_charges_nothing(
@@ -169,38 +141,10 @@ def test_dataset_keeps_its_policy_and_is_shown(gateway: Gateway) -> None:
     assert (missing.status, missing.body["reason"]) == (404, "unknown-dataset")
 
 
-def test_second_run_is_refused_with_the_holder_of_the_budget(gateway: Gateway) -> None:
-    create(gateway)
-    opened(gateway, "first")
-    refused = ask(gateway, "POST", "/v1/datasets/d/runs/second/attempts", {})
-    assert (refused.status, refused.body["reason"]) == (409, "budget-held")
-    assert refused.body["holder"] == {"dataset": "d", "run": "first"}
-
-
-def test_repeated_roster_step_is_charged_once(service: Partitions, gateway: Gateway) -> None:
-    create(gateway)
-    path = opened(gateway)
-    step = {
-        "users": ["ann", "bob"],
-        "clip_norm": 1.0,
-        "levels": 4,
-        "norms": [1.0, 0.5],
-        "mechanism": {"type": "gaussian", "noise_stddev": 4.0},
-    }
-    first = ask(gateway, "POST", f"{path}/roster/steps/0", step)
-    assert first.body["clip_norms"] == [1.0, 0.5]
-    spent = service.spent()
-    again = ask(gateway, "POST", f"{path}/roster/steps/0", step)
-    assert again.body["clip_norms"] == [1.0, 0.5]
-    other = ask(gateway, "POST", f"{path}/roster/steps/0", {**step, "norms": [0.5, 0.5]})
-    assert (other.status, other.body["reason"]) == (409, "step-content-changed")
-    assert service.spent() == spent
-
-
 # --- keys ---------------------------------------------------------------------------------------
 
 
-def test_listed_dataset_is_charged_with_the_key_of_the_caller_only(service: Partitions) -> None:
+def test_listed_dataset_is_charged_with_the_key_of_its_caller(service: Partitions) -> None:
     allow = {public("alice"): ["charge"], public("mary"): ["manage"]}
     with gateway_to(service) as gateway:
         assert create(gateway, allow=allow).status == 200
@@ -246,7 +190,7 @@ def held_results(service: Partitions) -> Iterator[threading.Event]:
         may_end.set()
 
 
-def test_request_beyond_the_limit_is_refused_and_later_ones_are_served(
+def test_request_beyond_the_limit_is_rejected(
     service: Partitions,
 ) -> None:
     with gateway_to(service, most=1) as gateway:
@@ -263,7 +207,7 @@ def test_request_beyond_the_limit_is_refused_and_later_ones_are_served(
         assert ask(gateway, "POST", f"{path}/steps/0", STEP).status == 200
 
 
-def test_caller_that_disconnects_keeps_its_place_until_its_step_is_decided(
+def test_disconnected_caller_keeps_its_place_until_a_decision(
     service: Partitions,
 ) -> None:
     """Otherwise its next request could publish the step beside the first one."""
