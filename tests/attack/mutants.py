@@ -167,13 +167,13 @@ UNSEEN = (
         "divided by the true number of users",
         divided_by_the_users_there_are,
         FULL_BATCH,
-        test_two_worlds.test_a_release_differs_by_one_users_contribution_and_nothing_else,
+        test_two_worlds.test_release_differs_by_one_contribution_only,
     ),
     Unseen(
         "a fixed batch of the admitted users",
         a_fixed_batch_of_the_admitted,
         COUNTED,
-        test_two_worlds.test_how_often_a_user_is_drawn_does_not_depend_on_another_user,
+        test_two_worlds.test_draws_of_a_user_do_not_depend_on_another_user,
     ),
     Unseen(
         "cohorts that follow who is left",

@@ -21,9 +21,7 @@ SMALL = Effort(runs=8, canaries=160, one_run=200)
     [(FULL_BATCH, 15), (ADAPTIVE, 5), (replace(SAMPLED, steps=150), 2), (OWN, 2), (SUMS, 12)],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_small_canaries_stay_in_long_after_those_with_the_clip_norm(
-    scenario: Scenario, times: int
-) -> None:
+def test_small_canaries_stay_longer_than_large_ones(scenario: Scenario, times: int) -> None:
     _, groups = scenario.run(np.random.default_rng(0), 60)
     assert groups["small"].lasted > times * groups["clip norm"].lasted
 
@@ -42,7 +40,7 @@ def test_a_training_is_within_its_claim_and_a_broken_one_is_found() -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_of_sums_is_within_its_claim_and_a_broken_one_is_found() -> None:
+def test_stream_of_sums_is_within_its_claim() -> None:
     scenario = replace(SUMS, windows=8)
     assert [one.exceeds for one in attack(scenario, 2, SMALL)] == [False, False]
     with sums_not_clipped():
@@ -52,5 +50,5 @@ def test_a_stream_of_sums_is_within_its_claim_and_a_broken_one_is_found() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [mutant.name for mutant in UNSEEN])
-def test_what_canaries_cannot_see_is_found_by_a_test_of_two_worlds(name: str) -> None:
+def test_two_worlds_find_what_canaries_cannot(name: str) -> None:
     assert is_found(name)

@@ -80,7 +80,7 @@ def gaussian_scores(mu: float, canaries: int, seed: int) -> tuple[np.ndarray, np
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.5, 1.5])
-def test_bounds_are_below_the_real_epsilon_and_above_half_of_the_mu(mu: float) -> None:
+def test_bounds_are_below_epsilon_and_above_half_of_mu(mu: float) -> None:
     delta, error = 1e-5, 1e-5
     scores, inside = gaussian_scores(mu, 40_000, 1)
     tried, judged = slice(0, 10_000), slice(10_000, None)

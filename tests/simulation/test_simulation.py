@@ -125,7 +125,7 @@ def test_many_seeds_in_one_process_leave_nothing_in_memory() -> None:
 
 
 @pytest.mark.process
-def test_a_seed_replays_exactly_in_another_process_with_other_hashes() -> None:
+def test_seed_replays_exactly_with_other_hashes() -> None:
     traces = [
         subprocess.run(
             [sys.executable, "-m", "tests.simulation", "--seed", "3"],

@@ -89,7 +89,7 @@ def test_answers_of_a_file_are_complete() -> None:
     assert len({one["query"] for one in shown}) == 6
 
 
-def test_without_the_word_of_a_person_nothing_is_published_beside_an_unreadable_row(
+def test_unreadable_row_needs_a_person_to_confirm(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

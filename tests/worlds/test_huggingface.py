@@ -191,7 +191,7 @@ def test_one_user_of_a_text_model_moves_no_other(length: int) -> None:
 
 
 @pytest.mark.parametrize("empty", ["attention_mask", "position_ids", "labels", "input_ids"])
-def test_the_first_example_of_a_batch_does_not_decide_the_columns_of_others(empty: str) -> None:
+def test_first_example_does_not_decide_columns_of_others(empty: str) -> None:
     user = [Review(USER, (5, 6, 7, 8, 9, 10), 3, empty)]
     alone = observed(one_step_of_a_text_model, WRITERS)
     found = difference(alone, observed(one_step_of_a_text_model, [*user, *WRITERS]))

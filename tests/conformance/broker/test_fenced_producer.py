@@ -62,7 +62,7 @@ async def test_a_tombstone_has_no_value_and_its_offset_is_known(bench):
     await producer.stop()
 
 
-async def test_a_transaction_without_records_takes_an_offset_that_no_reader_sees(bench):
+async def test_empty_transaction_takes_an_invisible_offset(bench):
     producer = await begun(bench)
     await producer.send(origin([odometer(b"known")]))
     before = await bench.hand.end_of(ODOMETER, P)
@@ -81,7 +81,7 @@ async def test_a_transaction_without_records_takes_an_offset_that_no_reader_sees
     assert await written(bench) == [b"known", b"newer"]
 
 
-async def test_one_that_was_shut_out_leaves_no_error_behind_that_nobody_has_seen(bench):
+async def test_fenced_producer_leaves_no_unseen_error(bench):
     """Python would tell of it when it is collected: amid a test that has nothing to do with it."""
     unseen = []
     loop = asyncio.get_running_loop()

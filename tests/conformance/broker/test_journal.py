@@ -59,7 +59,7 @@ def entry(run: str, step: int, owner: str = "o", dataset: str = "d") -> JournalE
     )
 
 
-def test_the_marks_of_all_runs_of_a_dataset_come_back_in_the_order_of_the_log(
+def test_journal_entries_come_back_in_the_order_of_the_log(
     opened: Opened,
 ) -> None:
     first, second, other = opened(), opened(), opened()
@@ -123,7 +123,7 @@ def test_answers_are_found_behind_a_place_and_by_their_run(opened: Opened) -> No
 
 
 @pytest.mark.process
-def test_who_signs_finds_the_answers_that_were_signed_and_no_others(kafka: str) -> None:
+def test_signed_journal_finds_only_signed_answers(kafka: str) -> None:
     (private, public), (other, _) = new_keys(), new_keys()
     plain = Config(kafka=kafka, prefix=f"t{uuid4().hex[:8]}.")
     ensure_topics(plain)  # answers are signed for the log that they are about
@@ -148,7 +148,7 @@ def test_who_signs_finds_the_answers_that_were_signed_and_no_others(kafka: str) 
 
 
 @pytest.mark.process
-def test_answers_may_be_kept_for_a_while_and_marks_have_to_be_compacted(kafka: str) -> None:
+def test_answers_may_expire_and_journals_are_compacted(kafka: str) -> None:
     config = Config(kafka=kafka, prefix=f"t{uuid4().hex[:8]}.")
     ensure_answer_topics(config)
 

@@ -44,7 +44,7 @@ async def test_what_is_read_is_what_was_written_last_of_this_partition(bench):
     await topic.stop()
 
 
-async def test_a_transaction_without_records_leaves_the_snapshot_as_it_is(bench):
+async def test_empty_transaction_leaves_the_snapshot(bench):
     topic = bench.snapshots_of(P)
     await topic.start()
     last = await write(topic, Kept(next=10))
@@ -75,7 +75,7 @@ async def test_who_comes_late_writes_no_manifest(bench):
     await newer.stop()
 
 
-async def test_a_manifest_whose_transaction_was_not_committed_is_not_out(bench):
+async def test_uncommitted_manifest_is_not_read(bench):
     topic = bench.snapshots_of(P)
     await topic.start()
     first = await write(topic, Kept(next=10))

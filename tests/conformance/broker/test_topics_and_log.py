@@ -24,7 +24,7 @@ async def write(hand):
     await hand.delete_before(P, 2)
 
 
-async def test_records_are_read_by_their_offsets_those_of_transactions_too(bench):
+async def test_records_of_transactions_are_read_by_offset(bench):
     """Also of a transaction that was aborted: the stream delivers them all."""
     await write(bench.hand)
     async with bench.read_log() as log:
@@ -41,7 +41,7 @@ async def test_records_of_one_leader_have_its_epoch(bench):
     assert len(set(epochs)) == 1
 
 
-async def test_the_log_begins_after_what_was_deleted_and_ends_after_the_last_marker(bench):
+async def test_log_begins_after_deletions_and_ends_after_markers(bench):
     async with bench.read_log() as log:
         assert await log.extent(P) == (0, 0)
     await write(bench.hand)

@@ -9,7 +9,7 @@ from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit
 NOTHING = genesis(TOPIC, P, PARTITIONS)
 
 
-async def test_an_acquisition_of_nothing_begins_at_the_genesis_of_the_log(bench):
+async def test_first_acquisition_begins_at_the_genesis(bench):
     assert await bench.store.load(P) is None
     assert (await bench.store.glance(P)).meta == {}
     acquired = await bench.store.acquire(P, "a", TOPIC, PARTITIONS)
@@ -57,7 +57,7 @@ async def test_an_acquisition_fences_the_owner_before(bench):
     assert bench.hand.read(P) == before
 
 
-async def test_an_acquisition_of_ones_own_moves_the_version_so_that_older_writes_are_seen(bench):
+async def test_own_acquisition_moves_the_version(bench):
     before = await bench.owner("a").acquire()
     after = await bench.owner("a").acquire()
     assert after.version == before.version + 1

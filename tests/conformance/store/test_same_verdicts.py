@@ -233,7 +233,7 @@ def connected(url: str) -> Iterator[Pair]:
 
 
 @pytest.mark.process
-def test_redis_and_memory_give_the_same_verdicts_and_keep_the_same(redis_url):
+def test_redis_and_memory_give_the_same_verdicts(redis_url):
     some = settings(max_examples=30, stateful_step_count=50, deadline=None)
     with connected(redis_url) as pair:
         run_state_machine_as_test(lambda: SameVerdicts(pair), settings=some)

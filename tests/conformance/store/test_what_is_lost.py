@@ -37,7 +37,7 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("lose", COUNTED.values(), ids=COUNTED.keys())
-async def test_what_is_gone_is_seen_by_the_next_write_the_next_acquisition_and_at_load(bench, lose):
+async def test_lost_key_is_seen_by_write_acquisition_and_load(bench, lose):
     owner, writer = await filled(bench)
     kept = bench.hand.read(P)
     lose(kept)
@@ -115,9 +115,7 @@ FIELDS = {
 
 @pytest.mark.parametrize("value", [None, "", "zz"])
 @pytest.mark.parametrize(("field", "verdicts"), FIELDS.items(), ids=FIELDS.keys())
-async def test_a_field_of_the_head_that_is_gone_or_nonsense_is_a_verdict_and_no_error(
-    bench, field, verdicts, value
-):
+async def test_damaged_head_field_is_a_verdict_and_no_error(bench, field, verdicts, value):
     _, writer = await filled(bench)
     damaged = bench.hand.read(P)
     del damaged.meta[field]
@@ -162,9 +160,7 @@ LEFT = {**COUNTED, "the head is gone": lambda kept: kept.meta.clear()}
 
 
 @pytest.mark.parametrize("lose", LEFT.values(), ids=LEFT.keys())
-async def test_discarded_state_leaves_nothing_to_a_new_acquisition_and_fences_its_owner(
-    bench, lose
-):
+async def test_discarded_state_fences_its_owner(bench, lose):
     _, writer = await filled(bench)
     bench.hand.stage(P, [b"staged"], {}, {})
     kept = bench.hand.read(P)
@@ -195,7 +191,7 @@ async def test_state_that_moved_on_since_it_was_seen_is_not_discarded(bench, ver
     assert bench.hand.read(P) == kept
 
 
-async def test_older_contents_put_back_are_seen_although_next_is_the_same(bench):
+async def test_restored_older_contents_are_seen(bench):
     """A merge writes pages and trims changes, and next stays: the version does not."""
     owner, writer = await filled(bench)
     older = bench.hand.read(P)

@@ -10,7 +10,7 @@ from streams.store.writer import Backlog
 from tests.conformance.store.bench import CHAIN, P, commit
 
 
-async def test_a_commit_moves_next_and_chain_and_keeps_changes_and_outputs_together(bench):
+async def test_commit_stores_offset_chain_and_outputs_together(bench):
     owner = bench.owner("a")
     writer = await owner.acquire()
     assert await commit(writer, 0, 3, b"one", (b"answers", b"odometers")) is Verdict.OK
@@ -21,7 +21,7 @@ async def test_a_commit_moves_next_and_chain_and_keeps_changes_and_outputs_toget
     assert kept.outbox == [("0/1", b"odometers")]
 
 
-async def test_every_write_moves_the_version_and_no_other_version_may_write(bench):
+async def test_every_write_needs_and_moves_the_version(bench):
     owner = bench.owner("a")
     writer = await owner.acquire()
     writes = {
@@ -74,9 +74,7 @@ IN_ORDER = {
 
 
 @pytest.mark.parametrize(("first", "second"), list(combinations(IN_ORDER, 2)))
-async def test_a_commit_that_may_not_be_for_two_reasons_names_the_one_that_is_checked_first(
-    bench, first, second
-):
+async def test_commit_refused_for_two_reasons_names_the_first(bench, first, second):
     writer = await bench.owner("a").acquire()
     await commit(writer, 0, 5)
     kept = bench.hand.read(P)
@@ -103,7 +101,7 @@ async def test_pages_take_the_place_of_the_oldest_changes_only(bench):
     assert writer.backlog == Backlog(1, kept.changes_bytes)
 
 
-async def test_who_takes_over_goes_on_with_pages_and_backlog_where_the_owner_before_left_them(
+async def test_new_owner_continues_with_pages_and_backlog(
     bench,
 ):
     before = await bench.owner("a").acquire()
@@ -148,9 +146,7 @@ async def test_a_commit_with_many_outbox_entries_is_written_completely(bench):
     assert (await owner.load()).outbox == []
 
 
-async def test_a_commit_larger_than_one_command_is_written_completely_or_not_at_all(
-    bench, monkeypatch
-):
+async def test_commit_larger_than_a_command_is_atomic(bench, monkeypatch):
     monkeypatch.setattr("streams.store.layout.CHANGE_BYTES", 10)
     monkeypatch.setattr("streams.store.redis_store._COMMAND_BYTES", 20)
     owner = bench.owner("a")
@@ -174,7 +170,7 @@ async def test_a_commit_larger_than_one_command_is_written_completely_or_not_at_
     assert (await owner.load()).changes == [b"first", large, large]
 
 
-async def test_the_outbox_keeps_what_was_not_published_in_the_order_of_the_log(bench):
+async def test_outbox_keeps_unpublished_entries_in_log_order(bench):
     owner = bench.owner("a")
     writer = await owner.acquire()
     for offset in range(12):

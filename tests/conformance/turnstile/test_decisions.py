@@ -144,9 +144,7 @@ def test_queries_are_answered_under_the_budget(turnstile: Turnstile, name: str) 
     assert all(math.isfinite(float(release.value)) for release in releases)
 
 
-def test_participations_are_kept_apart_over_attempts_and_halts_say_so(
-    turnstile: Turnstile, name: str
-) -> None:
+def test_participations_are_kept_apart_over_attempts(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, measure="zcdp", budget=0.2, on_exhaustion="clip")
     users = list(range(12))
     columns = [banded_step([2.0, 1.0, 2.0], 12.0)] * 6  # the noise of a plain step of 4
@@ -177,7 +175,7 @@ def test_participations_are_kept_apart_over_attempts_and_halts_say_so(
     run.close()
 
 
-def test_events_of_dp_accounting_are_charged_as_the_steps_they_describe(
+def test_events_of_dp_accounting_are_charged_as_their_steps(
     turnstile: Turnstile, name: str
 ) -> None:
     fine = {"budget": [5.0, 20.0], "odometer_step": [2.0**-30, 2.0**-28]}

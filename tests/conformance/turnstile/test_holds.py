@@ -42,9 +42,7 @@ def test_a_run_that_was_taken_over_charges_nothing_more(turnstile: Turnstile, na
     assert second.charge(USERS, NORMS, noise_stddev=1.0).exhausted.all()
 
 
-def test_a_decision_in_hand_is_not_confirmed_after_another_run_took_over(
-    turnstile: Turnstile, name: str
-) -> None:
+def test_decision_is_not_confirmed_after_a_takeover(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     first = turnstile.run(name, "first")
     first.charge(USERS, NORMS, noise_stddev=4.0)
@@ -95,9 +93,7 @@ def test_closing_a_dataset_frees_the_budget_around_it(turnstile: Turnstile, name
     turnstile.run(name, "r").charge(USERS, NORMS, noise_stddev=4.0)
 
 
-def test_runs_side_by_side_need_a_policy_that_names_the_assumption(
-    turnstile: Turnstile, name: str
-) -> None:
+def test_runs_side_by_side_need_a_policy_that_says_so(turnstile: Turnstile, name: str) -> None:
     policy = turnstile.create_dataset(
         name, measure="zcdp", budget=0.5, assume_independent_timing=True
     )
@@ -193,7 +189,7 @@ def test_budgets_at_an_order_of_each_users_own_have_no_shares(
         turnstile.create_dataset(f"{name}-part", share_of=whole, share=0.5)
 
 
-def test_only_the_budget_has_an_epsilon_where_levels_may_follow_samples(
+def test_only_the_budget_has_an_epsilon_with_sampled_levels(
     turnstile: Turnstile, name: str
 ) -> None:
     default = turnstile.create_dataset(name, measure="renyi", epsilon=1.0, delta=1e-5)

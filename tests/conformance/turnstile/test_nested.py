@@ -92,9 +92,7 @@ def test_parent_must_exist_and_is_withdrawn_last(turnstile: Turnstile, name: str
     turnstile.withdraw_dataset(f"{name}-outer")
 
 
-def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_for(
-    turnstile: Turnstile, name: str
-) -> None:
+def test_norm_is_clipped_to_what_all_budgets_pay_for(turnstile: Turnstile, name: str) -> None:
     person, ads, news = (f"{name}-{kind}" for kind in ("person", "ads", "news"))
     turnstile.create_dataset(person, measure="zcdp", budget=0.125)
     made = turnstile.create_dataset(

@@ -78,9 +78,7 @@ def test_a_roster_goes_on_after_a_restart_and_grows_at_its_end(
         roster.charge(noise_stddev=4.0)
 
 
-def test_a_step_that_was_not_released_is_handed_back_as_it_was_decided(
-    turnstile: Turnstile, name: str
-) -> None:
+def test_unreleased_step_is_handed_back_as_decided(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     users = list(range(20))
     roster = turnstile.run(name, "r").enrol(users, clip_norm=1.0)
@@ -99,9 +97,7 @@ def test_a_step_that_was_not_released_is_handed_back_as_it_was_decided(
     assert (back.charge(noise_stddev=8.0).clip_norms == 1.0).all()
 
 
-def test_a_step_can_be_charged_before_the_one_before_it_is_released(
-    turnstile: Turnstile, name: str
-) -> None:
+def test_step_can_be_charged_before_the_last_release(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     users = list(range(20))
     run = turnstile.run(name, "r", released=-1, charges_ahead=True)

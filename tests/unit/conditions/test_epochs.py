@@ -30,7 +30,7 @@ def test_a_budget_for_any_consecutive_steps_loses_without_end(steps: int) -> Non
     assert (difference**2).sum() == steps  # where one event was promised a mu squared of 1
 
 
-def test_disjoint_epochs_of_the_events_own_time_do_not_depend_on_one_another() -> None:
+def test_disjoint_epochs_do_not_depend_on_one_another() -> None:
     def by_epoch(events: list[int]) -> dict[int, float]:
         rule, taken = GdpFilter(1.0), {}
         for epoch in sorted(set(events)):
@@ -70,7 +70,7 @@ def test_what_one_epoch_changes_is_within_its_budget(removed: int) -> None:
     assert (difference**2).sum() == pytest.approx(0.6)
 
 
-def test_epochs_that_share_a_budget_lose_more_than_the_budget_of_one() -> None:
+def test_epochs_that_share_a_budget_lose_more_than_one() -> None:
     """What a parent has left depends on all epochs: then its budget is the guarantee."""
     worlds = []
     for first in (1.0, 0.0):
@@ -83,7 +83,7 @@ def test_epochs_that_share_a_budget_lose_more_than_the_budget_of_one() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_one_query_over_several_epochs_adds_up_what_a_user_contributes(count: int) -> None:
+def test_query_over_several_epochs_adds_up_contributions(count: int) -> None:
     """Each epoch pays mu squared 1. All of them together move the sum by their number."""
     turnstile, decisions = Turnstile.in_memory(), {}
     for epoch in (f"ads.2026-{month:02}" for month in range(1, count + 1)):

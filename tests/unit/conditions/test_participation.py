@@ -59,7 +59,7 @@ def every_second_of_those_not_admitted_lately(step: int, lately: set[int]) -> li
 
 
 @pytest.mark.slow
-def test_a_cohort_that_leaves_out_who_was_admitted_lately_breaks_the_guarantee() -> None:
+def test_cohort_without_recent_users_breaks_the_guarantee() -> None:
     real, charged = difference(every_second_of_those_not_admitted_lately)
     assert charged < 0.003
     assert real > 10 * budget()
@@ -86,7 +86,7 @@ def test_cohorts_that_do_not_depend_on_other_users_keep_it(cohort: Cohort) -> No
 
 
 @pytest.mark.parametrize("records", [10, 100])
-def test_records_that_all_owners_must_pay_for_are_unsound_individually(records: int) -> None:
+def test_records_paid_by_all_owners_are_unsound(records: int) -> None:
     """Record j is owned by users j and j + 1. Without user 0 there is no record 0."""
 
     def admitted(first: int) -> list[bool]:
@@ -122,7 +122,7 @@ def seen_of_j(is_there: bool, keep: Callable[[int], bool]) -> Fraction:
     )
 
 
-def test_drawing_again_until_the_batch_is_small_breaks_the_guarantee() -> None:
+def test_drawing_until_the_batch_is_small_is_unsound() -> None:
     """Users i and j are drawn with probability 1 / 2; i contributes a hundredth of the noise."""
     report = ReportAccountant(PoissonGaussian(1.0, 0.5), NormGrid(0.01, 1))
     charged = float(report.delta([1], 0.0))  # the total variation that i's charge allows

@@ -25,7 +25,7 @@ def admitted(order: str, shares: dict[str, float]) -> dict[str, int]:
     return found
 
 
-def test_the_order_of_two_runs_on_one_budget_moves_every_user_from_one_to_the_other() -> None:
+def test_order_of_two_runs_on_one_budget_moves_every_user() -> None:
     """Which charge comes first may follow from how long a run computes, and so from data."""
     assert admitted("AB", {"both": 1.0}) == {"A": USERS, "B": 0}
     assert admitted("BA", {"both": 1.0}) == {"A": 0, "B": USERS}
@@ -64,7 +64,7 @@ def release(steps: list[tuple[str, float]], has_ads: bool) -> np.ndarray:
     [([1.0] * 9, 2.0), ([3.0] + [1.0] * 8, 18.0)],
     ids=["nine equal steps", "a large step and eight small ones"],
 )
-def test_the_budget_of_an_inner_dataset_does_not_bound_what_its_data_change(search, real) -> None:
+def test_inner_budget_does_not_bound_what_its_data_change(search, real) -> None:
     steps = [("ads", 1.0), *(("search", norm) for norm in search)]
     with_ads, without = release(steps, True), release(steps, False)
     assert with_ads[0] == 1.0  # all that ads was charged, of a budget of 1

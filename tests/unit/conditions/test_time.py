@@ -38,7 +38,7 @@ def seen(is_charged_first: bool) -> Fraction:
     return total
 
 
-def test_a_charge_after_the_first_answer_is_too_small_where_data_follow_answers() -> None:
+def test_charge_after_the_first_answer_is_too_small() -> None:
     """Parallel composition fails: each user pays for one mechanism, and is seen more often."""
     assert seen(is_charged_first=False) == 1 - (1 - FAILURE) ** MECHANISMS > 7 * FAILURE
     assert seen(is_charged_first=True) <= FAILURE

@@ -49,7 +49,7 @@ def releases(
     return np.array(values)
 
 
-def test_a_release_differs_by_one_users_contribution_and_nothing_else() -> None:
+def test_release_differs_by_one_contribution_only() -> None:
     """While the user is admitted, and after the user is halted."""
     difference = releases(3, 1.0) - releases(2, 1.0)
     expected = np.zeros((6, 2))
@@ -68,7 +68,7 @@ def test_a_user_who_can_pay_longer_does_not_make_steps_exist() -> None:
 
 
 @pytest.mark.slow
-def test_how_often_a_user_is_drawn_does_not_depend_on_another_user() -> None:
+def test_draws_of_a_user_do_not_depend_on_another_user() -> None:
     """User 0 has a coin of probability 1/2, whether or not there is a user 1."""
     steps = 60
     for users in (1, 2):
@@ -93,7 +93,7 @@ def test_how_often_a_user_is_drawn_does_not_depend_on_another_user() -> None:
         assert stats.binomtest(drawn, steps, 0.5).pvalue > 1e-6
 
 
-def test_denominators_of_the_classifier_do_not_follow_the_number_of_users() -> None:
+def test_classifier_denominators_do_not_follow_the_user_count() -> None:
     """Two users of opposite labels and equal rows cancel, so the models differ by rounding only.
 
     All users take part in the one step. So the generator draws noise alone, and the same noise

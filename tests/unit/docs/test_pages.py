@@ -48,7 +48,7 @@ def test_all_windows_of_a_file_are_answered_at_once() -> None:
     assert (names["once"].last_charge.decision.admitted).all()
 
 
-def test_ad_hoc_questions_of_the_page_are_answered_beside_an_open_run() -> None:
+def test_ad_hoc_questions_are_answered_beside_an_open_run() -> None:
     *_, example = blocks(page("query/python"))
     names = run([example])
     assert abs(float(names["answer"].value) - len(names["returned"])) < 200

@@ -58,7 +58,7 @@ def test_a_batch_holds_what_it_should_wherever_it_is_in_the_log(case: Case) -> N
 
 
 @given(RECORDS, st.sampled_from(list(CODECS)))
-def test_every_ordinary_batch_is_read_as_the_client_of_the_workers_reads_it(records, codec) -> None:
+def test_ordinary_batches_are_read_as_by_the_client(records, codec) -> None:
     raw = packed(
         codec,
         [
@@ -75,9 +75,7 @@ def test_every_ordinary_batch_is_read_as_the_client_of_the_workers_reads_it(reco
 
 
 @given(RECORDS, st.sampled_from(list(CODECS)), st.data())
-def test_a_batch_with_any_bytes_changed_is_read_whole_or_as_one_record(
-    records, codec, data
-) -> None:
+def test_changed_batch_is_read_whole_or_as_one_record(records, codec, data) -> None:
     content = b"".join(record(d, value, key) for d, (key, value, _) in enumerate(records))
     number, pack = CODECS[codec]
     body = bytearray(pack(content))
@@ -95,7 +93,7 @@ def test_a_batch_with_any_bytes_changed_is_read_whole_or_as_one_record(
         assert offsets == [0]
 
 
-def test_a_batch_with_more_records_than_are_decoded_at_once_is_still_read_whole_or_not() -> None:
+def test_large_batch_is_read_whole_or_not() -> None:
     count = 12_000
     records = [record(delta, b"") for delta in range(count)]
     assert [r.offset for r in read(packed("gzip", records))] == list(range(count))
@@ -136,7 +134,7 @@ def test_a_batch_that_is_cut_off_is_left_to_the_next_fetch() -> None:
         lambda raw: raw.__setitem__(-1, raw[-1] ^ 1),
     ],
 )
-def test_a_batch_that_was_damaged_on_its_way_is_an_error_and_never_a_record(damage) -> None:
+def test_batch_damaged_on_its_way_is_an_error(damage) -> None:
     raw = bytearray(packed("gzip", [record(0, b"a" * 100)]))
     damage(raw)
     with pytest.raises(CorruptBatch):
@@ -200,7 +198,7 @@ def test_a_long_event_leaves_those_of_other_users_in_their_batch(codec: str, len
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_an_event_counts_up_to_its_own_limit_in_batches_of_any_size(codec: str) -> None:
+def test_event_counts_up_to_its_limit_in_any_batch(codec: str) -> None:
     overhead = len(record(1, bytes(EVENT_BYTES), b"key")) - EVENT_BYTES
     value = bytes(EVENT_BYTES - overhead + 3)  # the length of the record counts what follows it
     for others in (0, EVENT_BYTES, EXPANDED_BYTES):

@@ -97,7 +97,7 @@ LOSING = [
 
 
 @pytest.mark.parametrize(("topic", "setting", "value"), LOSING)
-def test_a_setting_that_loses_records_is_a_problem_with_a_command_to_change_it(
+def test_setting_that_loses_records_is_a_problem_with_a_remedy(
     topic: str, setting: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = seen(Admin({topic: {setting: value}}), monkeypatch).problem
@@ -202,7 +202,7 @@ def test_a_log_that_is_gone_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "there is no topic t.norms" in (seen(admin, monkeypatch).problem or "")
 
 
-def test_a_topic_that_a_later_release_adds_has_as_many_partitions_as_the_log(
+def test_added_topic_has_as_many_partitions_as_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     admin = Admin({})
@@ -229,7 +229,7 @@ def test_partitions_that_differ_from_the_topic_are_reported(
     ("copies", "default", "in_sync"),
     [(1, "1", "1"), (2, "1", "1"), (3, "1", "2"), (5, "1", "2"), (3, "2", "2"), (5, "3", "3")],
 )
-def test_from_three_copies_on_a_record_is_acknowledged_by_two_brokers_or_the_default_if_more(
+def test_with_three_copies_two_brokers_acknowledge_a_record(
     copies: int, default: str, in_sync: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin = Admin({})

@@ -153,7 +153,7 @@ def test_epsilon_is_shown_if_the_policy_denies_sampled_levels() -> None:
     assert all(line["budgets"][0]["epsilon"] > 0.0 for line in lines if line["what"] == "charged")
 
 
-def test_only_the_budget_is_shown_if_the_policy_states_sampled_levels() -> None:
+def test_only_the_budget_is_shown_with_sampled_levels() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("d", measure="zcdp", budget=1.0, sampled_levels=True)
     turnstile.run("d", "r").charge([1], [0.5], noise_stddev=4.0)  # the coins were another service's

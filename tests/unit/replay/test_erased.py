@@ -71,7 +71,7 @@ def test_explanation_shows_the_erasure(archived: Archived) -> None:
     assert [line["what"] for line in done.lines][-2:] == ["erased", "halted"]
 
 
-def test_explanation_of_a_trimmed_log_shows_that_the_user_is_erased(archived: Archived) -> None:
+def test_explanation_of_a_trimmed_log_shows_the_erasure(archived: Archived) -> None:
     partition = home(archived)
     archived.draw(partition)
     archived.trim("norms", partition, archived.kept[partition].next)

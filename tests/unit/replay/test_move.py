@@ -153,7 +153,7 @@ def test_used_service_is_rejected_and_the_file_stays_usable(path: Path) -> None:
         assert charge(t)
 
 
-def test_service_that_others_write_to_meanwhile_is_given_up_for_another_one(path: Path) -> None:
+def test_service_with_other_writers_is_given_up(path: Path) -> None:
     service = Service()
     service.fails_after = 1
     with pytest.raises(UnreadableService):

@@ -87,7 +87,7 @@ def test_access_list_is_set_with_a_key_where_one_exists(service):
     assert refused(lambda: mary.set_access("e", ALLOW)) is Reason.UNKNOWN_DATASET
 
 
-def test_the_list_of_a_copied_dataset_is_moved_to_the_log_of_the_client(service):
+def test_list_of_a_copied_dataset_is_moved_to_this_log(service):
     service.log = b"another log, 16 "
     client(service, None).create_dataset("d", measure="zcdp", budget=1.0, allow=ALLOW)
     copied_from, service.log = service.log.hex(), bytes(16)

@@ -295,7 +295,7 @@ def test_invalid_vector_is_rejected(contributions: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 @pytest.mark.parametrize("clip_norm", [0.1, 1.0, 1 / 3, 1e-30, 0.7])
-def test_norms_clipped_in_a_narrower_type_are_not_above_the_clip_norm(
+def test_norms_clipped_in_float32_are_within_the_clip_norm(
     kind: type[np.floating], clip_norm: float
 ) -> None:
     clipped = np.minimum(np.array([0.0, 5.0], dtype=kind), kind(clip_norm))

@@ -128,7 +128,7 @@ W3C_CASES = {
 
 
 @pytest.mark.parametrize("case", W3C_CASES)
-def test_reports_of_w3c_attribution_are_paid_for_by_all_budgets_or_none(case: str) -> None:
+def test_w3c_reports_are_paid_by_all_budgets_or_none(case: str) -> None:
     device = Device(Laplace(16.0), **W3C)
     assert [device.ask(report) for report in W3C_CASES[case]] == [
         report.admitted for report in W3C_CASES[case]
@@ -144,7 +144,7 @@ def test_w3c_budgets_are_deducted_once_for_each_report() -> None:
     assert device.left("global") == {-2: 6.5, -1: 7.0, 0: 6.5}
 
 
-def test_an_epoch_whose_visits_are_forgotten_is_off_limits_for_every_site() -> None:
+def test_forgotten_epoch_is_off_limits_for_every_site() -> None:
     device = Device(Laplace(20.0), **W3C)
     assert device.ask(Report(ONE, [0], 2, [0])) == [0]
     device.turnstile.erase(0, "site-advertiser-1")
@@ -221,7 +221,7 @@ def test_reports_of_pdslib_are_paid_for_by_all_budgets_or_none(case: str) -> Non
         assert device.left(name) == pytest.approx(left, abs=1e-9)
 
 
-def test_a_refused_report_names_the_first_budget_that_is_too_small() -> None:
+def test_rejected_report_names_the_first_budget_too_small() -> None:
     device = Device(PureDP(), **PDSLIB)
     for report in PDSLIB_CASES["tests.rs: rollback"]:
         device.ask(report)

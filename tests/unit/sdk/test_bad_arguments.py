@@ -123,8 +123,6 @@ def test_error_quotes_only_the_beginning_of_a_long_value(change: dict[str, Any])
     ("measure", "epsilon"),
     [*((m, 1e7) for m in ("gdp", "zcdp", "renyi", "pure-dp")), ("pure-dp", 1e-20)],
 )
-def test_budget_out_of_range_is_reported_as_the_epsilon_that_was_given(
-    measure: Any, epsilon: float
-) -> None:
+def test_budget_out_of_range_is_reported_as_its_epsilon(measure: Any, epsilon: float) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(f"epsilon is {epsilon:g} ")):
         policy_from("d", partitions=1, measure=measure, epsilon=epsilon, delta=1e-6)

@@ -234,7 +234,7 @@ def test_record_that_cannot_be_applied_here_changes_nothing(
     audit_file(path)
 
 
-def test_file_with_signed_requests_needs_the_package_that_verifies_them(
+def test_file_with_signed_requests_needs_a_verifier(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     charged(path)

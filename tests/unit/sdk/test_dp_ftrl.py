@@ -42,7 +42,7 @@ def test_the_training_of_the_document_learns(trained: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_in_the_training_of_the_document_nobody_takes_part_too_soon(
+def test_documented_training_keeps_the_separation(
     trained: dict[str, Any],
 ) -> None:
     taken = defaultdict(list)
@@ -58,7 +58,7 @@ def test_in_the_training_of_the_document_nobody_takes_part_too_soon(
 
 
 @pytest.mark.slow
-def test_groups_that_take_turns_as_in_the_document_have_nobody_come_too_soon(
+def test_documented_groups_keep_the_separation(
     trained: dict[str, Any],
 ) -> None:
     names = dict(trained)
@@ -71,7 +71,7 @@ def test_groups_that_take_turns_as_in_the_document_have_nobody_come_too_soon(
             assert decided.admitted.all()
 
 
-def test_the_noise_of_the_document_is_the_inverse_of_the_matrix_times_that_of_its_rows() -> None:
+def test_documented_noise_is_the_inverse_matrix_times_row_noise() -> None:
     """Forward substitution, run as it stands there on rows that are known."""
     lines = WHOLE.splitlines()
     (start,) = (i for i, line in enumerate(lines) if "for back, earlier" in line)

@@ -34,7 +34,7 @@ def service_of_person(**policy: Any) -> dict[str, Any]:
     return names
 
 
-def test_a_release_charges_each_week_and_is_repeated_until_it_is_closed() -> None:
+def test_release_charges_each_week_until_it_is_closed() -> None:
     names: dict[str, Any] = {"t": Turnstile.in_memory()}
     first = decided(names)
     assert first == {"2026-W12": [True], "2026-W13": [True, True]}

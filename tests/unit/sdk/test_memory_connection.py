@@ -68,7 +68,7 @@ def test_interrupted_ledger_is_not_used_again(
             call()
 
 
-def test_decisions_are_kept_up_to_a_bound_and_only_the_newest_odometers(
+def test_memory_service_keeps_a_bounded_number_of_decisions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory_connection, "KEPT_BYTES", 5_000)

@@ -6,7 +6,7 @@ from streams.sdk.client import Turnstile
 from tests.readme import blocks_of_several_datasets
 
 
-def test_the_example_of_the_readme_holds_one_budget_over_its_datasets() -> None:
+def test_readme_example_has_one_budget_over_its_datasets() -> None:
     example, _ = blocks_of_several_datasets()
     with Turnstile.in_memory() as turnstile:
         exec(example, {"t": turnstile})

@@ -58,7 +58,7 @@ class Rivalry(Partitions):
         return replies
 
 
-def test_an_opening_begins_again_when_another_trainer_comes_between() -> None:
+def test_opening_begins_again_after_a_rival_opening() -> None:
     service = Rivalry(times=3)
     service.create()
     run = service.open()
@@ -192,7 +192,7 @@ def test_unknown_run_is_not_closed() -> None:
     service.withdraw()  # as nobody has used it
 
 
-def test_closing_a_run_that_was_resumed_is_refused_in_one_partition_alone() -> None:
+def test_closing_a_resumed_run_is_rejected_in_one_partition() -> None:
     service = Partitions()
     service.create()
     assert [service.open("r").attempt, service.open("r").attempt] == [1, 2]

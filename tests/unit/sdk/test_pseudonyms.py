@@ -37,7 +37,7 @@ def opened(connection, key=KEY, dataset="d", run="r", **policy):
     return turnstile, turnstile.run(dataset, run)
 
 
-def test_a_pseudonym_is_the_first_bytes_of_a_keyed_hash_of_the_id_as_text():
+def test_pseudonym_begins_a_keyed_hash_of_the_id():
     made = Pseudonyms(KEY).of(UserIds(["lovelace", "42"]))
     for user, pseudonym in zip(["lovelace", "42"], made.tolist(), strict=True):
         digest = hashlib.blake2b(
@@ -137,7 +137,7 @@ def test_a_budget_over_several_datasets_has_one_key():
         other.create_dataset("elsewhere", measure="zcdp", budget=1.0, parents="person")
 
 
-def test_one_user_twice_and_two_users_of_one_pseudonym_are_refused(monkeypatch):
+def test_equal_pseudonyms_in_one_step_are_rejected(monkeypatch):
     _, run = opened(Recorded())
     with pytest.raises(InvalidRequest):
         run.charge([1, "2", "1"], [1.0, 1.0, 1.0], noise_stddev=1.0)

@@ -66,7 +66,7 @@ def test_only_the_last_and_the_next_step_can_be_charged(step: int) -> None:
 
 
 @pytest.mark.parametrize("unreached", [{0}, {1, 2}])
-def test_step_that_reached_some_partitions_is_completed_with_its_content_only(
+def test_partial_step_is_completed_with_its_content_only(
     unreached: set[int],
 ) -> None:
     service, run = opened()
@@ -87,7 +87,7 @@ def test_step_that_reached_some_partitions_is_completed_with_its_content_only(
     assert set(service.spent().values()) == {2 * COST}
 
 
-def test_decision_about_content_that_another_process_sent_is_no_decision_about_this() -> None:
+def test_decision_about_other_content_is_not_taken() -> None:
     service, run = opened()
     slow, other = resumed(service, run, 0), resumed(service, run, 0)
     service.late = {0, 1, 2}
@@ -101,7 +101,7 @@ def test_decision_about_content_that_another_process_sent_is_no_decision_about_t
     assert set(service.spent().values()) == {COST}
 
 
-def test_step_that_two_processes_charged_with_different_content_is_given_up() -> None:
+def test_step_with_two_contents_is_given_up() -> None:
     """Neither content is decided everywhere, so neither is released."""
     service, run = opened()
     one, two = resumed(service, run, 0), resumed(service, run, 0)
@@ -140,9 +140,7 @@ def test_only_the_newest_attempt_with_its_token_is_resumed() -> None:
 @pytest.mark.parametrize(
     ("attempt", "token", "step"), [(0, "t", 0), (1, "", 0), (1, "t" * 65, 0), (1, "t", -1)]
 )
-def test_invalid_arguments_are_rejected_before_anything_is_published(
-    attempt: int, token: str, step: int
-) -> None:
+def test_invalid_arguments_publish_nothing(attempt: int, token: str, step: int) -> None:
     service, _ = opened()
     before = [len(log) for log in service.logs]
     with pytest.raises(InvalidRequest):
@@ -150,7 +148,7 @@ def test_invalid_arguments_are_rejected_before_anything_is_published(
     assert [len(log) for log in service.logs] == before
 
 
-def test_repeated_roster_step_returns_the_same_decision_for_the_same_norms_only() -> None:
+def test_repeated_roster_step_needs_the_same_norms() -> None:
     service, run = opened(budget=1.0)
     norms = np.linspace(0.1, 1.0, 9)
 

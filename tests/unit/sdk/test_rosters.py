@@ -111,7 +111,7 @@ def test_handed_back_step_is_charged_once(reached: set[int]) -> None:
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_after_a_time_out_the_same_step_is_charged_once_and_no_other(place: int) -> None:
+def test_step_that_timed_out_is_charged_once_unchanged(place: int) -> None:
     service, _, roster = begun()
     roster.set_norms(NORMS)
     service.mute = {place}

@@ -78,7 +78,7 @@ def test_an_interrupted_step_is_completed_by_charging_it_again(reached: set[int]
 
 
 @pytest.mark.parametrize("reached", PLACES[:2], ids=str)
-def test_other_content_for_an_interrupted_step_is_refused_before_anything_is_charged(
+def test_other_content_for_an_interrupted_step_charges_nothing(
     reached: set[int],
 ) -> None:
     service, run = interrupted(reached)
@@ -149,7 +149,7 @@ def test_after_a_time_out_only_the_same_content_is_charged(mute: set[int]) -> No
     assert charge(run, NORMS / 2).step == 1
 
 
-def test_after_an_interruption_from_the_keyboard_only_the_same_content_is_charged() -> None:
+def test_after_ctrl_c_only_the_same_content_is_charged() -> None:
     service, run = opened()
 
     def interrupt() -> None:
@@ -194,7 +194,7 @@ def test_released_step_is_not_handed_back() -> None:
     assert (run.step, run.interrupted) == (0, False)
 
 
-def test_a_step_that_is_handed_back_is_not_charged_with_other_content() -> None:
+def test_handed_back_step_rejects_other_content() -> None:
     service, run = opened()
     charge(run)
     run = service.open(released=-1)
@@ -306,7 +306,7 @@ def test_a_copy_of_an_earlier_answer_does_not_confirm_an_attempt() -> None:
     run.check_attempt()
 
 
-def test_an_attempt_can_be_asked_for_while_a_step_is_charged_ahead() -> None:
+def test_attempt_can_be_checked_during_a_step_ahead() -> None:
     _, run = opened()
     ahead = run.charge_ahead([1, 2, 3], [0.1, 0.2, 0.3], noise_stddev=4.0)
     run.check_attempt()
@@ -453,7 +453,7 @@ def test_witness_memory_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("places", [{0}, {0, 1, 2}], ids=str)
-def test_a_forged_charge_makes_the_true_one_fail_and_nothing_is_released(places: set[int]) -> None:
+def test_forged_charge_makes_the_true_one_fail(places: set[int]) -> None:
     service, run = opened()
     charge(run)
     for partition in places:
@@ -508,7 +508,7 @@ def test_impossible_decision_ends_the_run(
 # --- who is charged -------------------------------------------------------------------------------
 
 
-def test_two_spellings_of_a_name_are_one_user_and_answers_keep_the_caller_s_order() -> None:
+def test_two_spellings_of_a_name_are_one_user() -> None:
     service, run = opened()
     users = ["Zoe\u0308", "b", "名前"]
     norms = [1.0, 2.0, 3.0]
@@ -522,7 +522,7 @@ def test_two_spellings_of_a_name_are_one_user_and_answers_keep_the_caller_s_orde
     assert service.rejects == []
 
 
-def test_users_that_change_between_steps_are_charged_as_they_are_then() -> None:
+def test_users_that_change_between_steps_are_charged_as_given() -> None:
     service, run = opened()
     users = [1, 2, 3]
     for step, change in enumerate((lambda: None, lambda: users.append(4), users.reverse)):

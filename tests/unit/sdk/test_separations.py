@@ -106,7 +106,7 @@ def test_run_with_separation_has_no_roster(service: Partitions) -> None:
     assert run.charge(USERS, np.ones(8), noise_stddev=4.0).admitted.all()
 
 
-def test_a_step_that_was_handed_back_is_completed_as_it_was_decided(service: Partitions) -> None:
+def test_handed_back_step_is_completed_as_it_was_decided(service: Partitions) -> None:
     run = service.open(min_separation=2)
     run.charge(USERS[:4], np.ones(4), noise_stddev=4.0)
     lost = run.charge(USERS, np.ones(8), noise_stddev=4.0)

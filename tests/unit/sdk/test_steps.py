@@ -42,7 +42,7 @@ def test_users_pay_for_the_steps_in_which_they_take_part() -> None:
 
 
 @pytest.mark.parametrize("noise", [1.99, 0.5])
-def test_noise_that_is_too_low_for_the_clip_norm_is_refused_before_a_charge(noise: float) -> None:
+def test_noise_too_low_for_the_clip_norm_is_rejected(noise: float) -> None:
     with Turnstile.in_memory() as turnstile:
         turnstile.create_dataset("d", budget=3, **SHAPE)
         roster = turnstile.run("d", "r").enrol([1, 2], clip_norm=1.0)
@@ -110,7 +110,7 @@ def test_share_of_a_name_is_rejected() -> None:
             turnstile.create_dataset("s", share_of=name, share=0.5)
 
 
-def test_a_roster_is_not_charged_for_a_number_of_records_of_its_own() -> None:
+def test_roster_is_not_charged_for_a_number_of_records() -> None:
     with Turnstile.in_memory() as turnstile:
         turnstile.create_dataset("d", measure="renyi", epsilon=2.0, delta=1e-6)
         roster = turnstile.run("d", "r").enrol([1], clip_norm=1.0, levels=1)

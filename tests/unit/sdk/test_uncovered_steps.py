@@ -58,7 +58,7 @@ def test_gdp_charges_gaussian_steps_only(policy, step):
 
 
 @pytest.mark.parametrize("policy", FITS_ONCE)
-def test_sampled_step_of_a_roster_needs_a_measure_of_sampled_steps(policy):
+def test_sampled_roster_step_needs_a_measure_that_covers_it(policy):
     turnstile, run = opened(FITS_ONCE[policy])
     with turnstile:
         roster = run.enrol(USERS, clip_norm=1.0)
@@ -107,7 +107,7 @@ def test_the_measure_of_the_parent_counts_as_well():
         assert roster.charge(noise_stddev=1.0).admitted.all()
 
 
-def test_sampled_step_without_a_roster_has_another_reason_where_rosters_charge_it():
+def test_sampled_step_without_a_roster_is_invalid():
     turnstile, run = opened({"measure": "renyi", "epsilon": 1.0, "delta": 1e-5})
     with turnstile, pytest.raises(InvalidRequest) as refused:
         run.charge(USERS, np.ones(4), mechanism=SAMPLED)
@@ -115,7 +115,7 @@ def test_sampled_step_without_a_roster_has_another_reason_where_rosters_charge_i
 
 
 @pytest.mark.parametrize("sampling_rate", [0.1, 1.0])
-def test_counted_steps_charge_rows_of_banded_matrices_at_rate_one_only(sampling_rate):
+def test_counted_steps_charge_banded_rows_at_rate_one_only(sampling_rate):
     (step, *_) = banded_steps(np.array([1.0, 0.5]), 2.0, min_separation=2, steps=4)
     with Turnstile.in_memory() as turnstile:
         turnstile.create_dataset(

@@ -80,7 +80,7 @@ PAGES = st.dictionaries(
 
 
 @given(st.lists(st.tuples(PAGES, st.integers(0, 30), st.booleans()), min_size=1, max_size=6))
-def test_whatever_was_written_and_cleaned_away_the_last_whole_snapshot_is_there(
+def test_last_whole_snapshot_survives_writes_and_cleaning(
     steps: list[tuple[dict[str, bytes], int, bool]],
 ) -> None:
     """Each snapshot is written up to some record, and compaction may follow any record."""
@@ -102,7 +102,7 @@ def test_whatever_was_written_and_cleaned_away_the_last_whole_snapshot_is_there(
 
 
 @given(st.lists(PAGES, min_size=1, max_size=8))
-def test_there_are_never_more_than_twice_the_parts_of_the_largest_snapshot(
+def test_chunks_are_at_most_twice_those_of_a_snapshot(
     pages: list[dict[str, bytes]],
 ) -> None:
     records: list[Record] = []
@@ -115,7 +115,7 @@ def test_there_are_never_more_than_twice_the_parts_of_the_largest_snapshot(
             assert max(int(key) for key, _ in records if key != MANIFEST) < 2 * most
 
 
-def test_what_a_snapshot_does_not_need_is_emptied_whoever_left_it_there() -> None:
+def test_chunks_that_a_snapshot_does_not_need_are_emptied() -> None:
     first = Kept(pages={f"page:d/{n}": b"secret" for n in range(9)})
     records = written(first)
     unfinished, _, _ = drawn(replace(first, pages={"page:d/0": b"secret, too"}), whole(records))
@@ -152,7 +152,7 @@ def test_a_snapshot_with_a_missing_or_changed_piece_is_unusable(
         found(spoils(written(Kept())))
 
 
-def test_a_snapshot_with_intact_chunks_and_a_gap_in_its_deltas_is_damaged() -> None:
+def test_snapshot_with_a_gap_in_its_deltas_is_damaged() -> None:
     class Gapped(Kept):
         @property
         def unpaged(self) -> Unpaged:

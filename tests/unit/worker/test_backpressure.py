@@ -29,7 +29,7 @@ async def test_a_record_that_finds_no_room_waits_until_one_is_taken():
 
 
 @pytest.mark.parametrize("change", ["pause", "suspend", "close"])
-async def test_a_record_that_waited_through_a_change_is_left_to_be_fetched_again(change):
+async def test_record_that_waited_through_a_change_is_fetched_again(change):
     processor = bench().processor
     blocked = await filled(processor.inbox)
     arguments = (
@@ -51,7 +51,7 @@ async def test_a_paused_partition_takes_nothing_until_it_resumes():
     assert processor.inbox.take(0) is None
 
 
-async def test_what_was_taken_before_is_left_out_and_what_is_missing_is_told():
+async def test_repeated_records_are_left_out_and_gaps_reported():
     inbox = Inbox(5)
     for offset in (3, 4, 5, 7):
         await inbox.arrive(Record(offset))

@@ -97,7 +97,7 @@ async def test_the_id_goes_with_the_last_decision_that_names_it(follow):
     await owner.leave()
 
 
-async def test_the_id_goes_when_the_owner_died_before_it_could_merge_the_next_step():
+async def test_next_owner_deletes_an_erased_id():
     cluster = Erased()
     before, after = Owner(cluster, "before"), Owner(cluster, "after")
     await before.acquire()

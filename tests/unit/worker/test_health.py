@@ -67,7 +67,7 @@ def read(exposition):
     return samples
 
 
-async def test_a_worker_is_alive_at_once_and_ready_when_it_has_been_given_its_partitions():
+async def test_worker_is_ready_when_it_has_its_partitions():
     async with Served(Cluster()) as served:
         assert [(await served.get(p))[0] for p in ("/livez", "/readyz")] == [200, 503]
         await served.worker.acquire()
@@ -78,7 +78,7 @@ async def test_a_worker_is_alive_at_once_and_ready_when_it_has_been_given_its_pa
         )
 
 
-async def test_a_partition_that_could_not_be_acquired_is_not_healthy_and_says_why():
+async def test_partition_that_was_not_acquired_is_unhealthy():
     cluster = Cluster()
     first = Worker(cluster, "first")
     await first.acquire()
@@ -108,12 +108,12 @@ async def test_a_partition_that_could_not_be_acquired_is_not_healthy_and_says_wh
         (replace(RUNNING, state="paused"), None),
     ],
 )
-def test_a_partition_has_a_problem_if_it_is_suspended_or_records_wait_too_long(view, reason):
+def test_suspended_or_lagging_partition_has_a_problem(view, reason):
     found = problem_of(view)
     assert (None if found is None else found.reason) == reason
 
 
-def test_lag_has_the_name_and_the_labels_that_dashboards_for_kafka_know():
+def test_lag_has_the_usual_name_and_labels():
     class Owned:
         count = 2
 
@@ -168,7 +168,7 @@ async def test_no_label_names_a_user_a_dataset_or_a_run():
 FOREIGN = ("evil.example", "127.0.0.1.evil.example", "", "worker", "10.0.0.7:9464")
 
 
-async def test_another_sites_page_cannot_read_a_loopback_address_by_a_name_of_its_own():
+async def test_page_of_another_site_cannot_read_the_health():
     async with Served(Cluster()) as served:
         for path in ("/livez", "/readyz", "/healthz", "/metrics"):
             for host in FOREIGN:

@@ -45,9 +45,7 @@ NOT_AS_IT_WAS = {
 @pytest.mark.parametrize(
     ("change", "reason"), NOT_AS_IT_WAS.items(), ids=lambda case: getattr(case, "__name__", case)
 )
-async def test_an_idle_partition_notices_at_its_next_beat_that_redis_is_not_what_it_was(
-    change, reason
-):
+async def test_idle_partition_notices_a_changed_redis_at_its_beat(change, reason):
     made = bench()
     heartbeat = made.processor.heartbeat
     made.processor.start()

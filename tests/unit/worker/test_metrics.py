@@ -114,9 +114,7 @@ def exposed(log: list[bytes]) -> list[list[str]]:
 @examples(10)
 @pytest.mark.parametrize("kind", KINDS)
 @given(halted=SOME, risen=SOME)
-def test_metrics_do_not_depend_on_who_is_halted_or_whose_bound_rises(
-    kind: str, halted: set[int], risen: set[int]
-) -> None:
+def test_metrics_do_not_depend_on_users(kind: str, halted: set[int], risen: set[int]) -> None:
     usual, found = Made.of(kind, set(), set()), Made.of(kind, halted, risen)
     assert (usual.halted, usual.raised) == (set(), set())
     assert (found.halted, found.raised) == (halted, risen - halted)
@@ -124,9 +122,7 @@ def test_metrics_do_not_depend_on_who_is_halted_or_whose_bound_rises(
 
 
 @given(st.sampled_from(SECONDS), st.lists(st.floats(0.11, 1.0), min_size=1))
-def test_metrics_do_not_tell_times_apart_that_lie_between_the_same_bounds(
-    bound: float, shares: list[float]
-) -> None:
+def test_metrics_round_times_to_buckets(bound: float, shares: list[float]) -> None:
     expositions = {_timed(bound), *(_timed(bound * share) for share in shares)}
     assert len(expositions) == 1
 

@@ -129,7 +129,7 @@ async def test_too_many_that_wait_hold_up_the_next(monkeypatch):
     await owner.stop()
 
 
-async def test_after_redis_went_back_and_ahead_the_odometer_that_stays_is_the_newest():
+async def test_newest_odometer_stays_after_redis_lost_commits():
     """In between, an owner applies the log again and has not come far."""
     broker = MemoryBroker(1)
     for applied in ((1, 2, 5, 9), (2, 5), (), (12,)):
@@ -151,7 +151,7 @@ async def test_of_the_last_charge_on_the_topic_all_is_sent_again():
     await owner.stop()
 
 
-async def test_what_was_aborted_is_sent_again_since_compaction_takes_it_away():
+async def test_aborted_records_are_sent_again():
     broker = MemoryBroker(1)
     older = Owner(broker)
     await older.charge(1)

@@ -116,7 +116,7 @@ async def test_an_owner_that_was_fenced_ends_and_decides_nothing():
     await newer.leave()
 
 
-async def test_a_rebalance_without_another_owner_goes_on_with_what_is_in_memory():
+async def test_rebalance_without_another_owner_keeps_the_memory():
     cluster = Cluster()
     worker = Worker(cluster, "only")
     await worker.acquire()
@@ -230,7 +230,7 @@ SUSPENSIONS = {
 @pytest.mark.parametrize(
     ("damage", "reason"), SUSPENSIONS.items(), ids=lambda case: getattr(case, "__name__", "")
 )
-async def test_an_acquisition_of_what_does_not_fit_suspends_the_partition(damage, reason):
+async def test_acquired_state_that_does_not_fit_is_suspended(damage, reason):
     cluster = Cluster()
     before = Worker(cluster, "before")
     await before.acquire()
@@ -283,7 +283,7 @@ async def test_a_flipped_number_of_partitions_is_not_believed():
     await after.leave()
 
 
-async def test_a_log_that_is_trimmed_while_it_is_acquired_is_not_taken_for_another_one():
+async def test_log_trimmed_during_acquisition_is_the_same_log():
     cluster = Cluster()
     before, after = Worker(cluster, "before"), Worker(cluster, "after")
     await before.acquire()
@@ -300,7 +300,7 @@ async def test_a_log_that_is_trimmed_while_it_is_acquired_is_not_taken_for_anoth
     await after.leave()
 
 
-async def test_what_an_owner_decides_until_it_is_fenced_is_not_beyond_the_end_of_the_log():
+async def test_decisions_until_the_fence_are_within_the_log():
     cluster = Cluster()
     older, newer = Worker(cluster, "older"), Worker(cluster, "newer")
     await older.acquire()
@@ -378,7 +378,7 @@ async def test_the_time_of_a_rebalance_does_not_count_as_waiting():
         task.cancel()
 
 
-async def test_the_compacted_topics_of_a_quiet_partition_are_appended_to(monkeypatch):
+async def test_compacted_topics_of_a_quiet_partition_get_markers(monkeypatch):
     """Kafka closes a segment, and compacts it, only when something is appended behind it."""
     monkeypatch.setattr("streams.worker.ownership.FIRST_MARK_AFTER", 0.0)
     monkeypatch.setattr("streams.worker.ownership.MARK_EVERY", 0.0)

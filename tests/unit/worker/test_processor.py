@@ -69,7 +69,7 @@ async def test_a_commit_carries_the_chain_up_to_its_last_record():
         assert chain.ends_with(b"%d" % chain.last)
 
 
-async def test_a_gap_that_holds_nothing_to_apply_is_passed_over_in_the_commit_that_follows():
+async def test_empty_gap_is_passed_in_the_following_commit():
     made = bench(missing=Missing.NOTHING_TO_APPLY)
     made.processor.start()
     await made.arrive(Record(0), Record(3))
@@ -125,7 +125,7 @@ async def test_a_batch_ends_where_a_leader_epoch_ends():
     assert written == [(2, "0"), (3, "3")]
 
 
-async def test_after_an_election_the_last_record_is_looked_for_and_records_are_applied_on():
+async def test_after_an_election_the_last_record_is_compared():
     made = bench(missing=Missing.RECORDS, offsets=0)
     made.processor.start()
     log = await applied_under_leader_epoch_4(made)
@@ -167,7 +167,7 @@ async def test_records_behind_a_log_that_was_rewritten_are_not_applied(
     assert made.processor.next == 3
 
 
-async def test_records_behind_deleted_ones_are_applied_whatever_these_were():
+async def test_records_behind_deleted_ones_are_applied():
     made = bench(missing=Missing.RECORDS, offsets=0)
     made.processor.start()
     log = await applied_under_leader_epoch_4(made)
@@ -178,7 +178,7 @@ async def test_records_behind_deleted_ones_are_applied_whatever_these_were():
     assert made.store.suspension is None
 
 
-async def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
+async def test_record_with_another_leader_epoch_ends_the_worker():
     made = bench(missing=Missing.RECORDS, offsets=0)
     made.processor.start()
     log = await applied_under_leader_epoch_4(made)
@@ -199,7 +199,7 @@ async def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_work
     ],
     ids=["another P", "nothing to verify with"],
 )
-async def test_where_a_ledger_cannot_go_on_nothing_of_its_batch_is_written(error, reason):
+async def test_batch_that_the_ledger_cannot_apply_is_not_written(error, reason):
     class Ending(Ledger):
         def apply(self, offset, value):
             if offset == 1:
@@ -215,7 +215,7 @@ async def test_where_a_ledger_cannot_go_on_nothing_of_its_batch_is_written(error
 
 
 @pytest.mark.parametrize("missing", Missing)
-async def test_the_end_of_the_log_is_passed_only_if_it_holds_nothing_to_apply(missing):
+async def test_tail_is_passed_only_if_it_holds_nothing_to_apply(missing):
     made = bench(missing=missing, next_offset=5)
     await made.processor.pass_tail(8)
     passed = missing is Missing.NOTHING_TO_APPLY
@@ -240,7 +240,7 @@ OUTPUTS = [
 ]
 
 
-def test_answers_and_odometers_travel_apart_and_each_in_the_order_of_the_log():
+def test_answers_and_odometers_have_separate_outbox_entries():
     answers, odometers = outbox_entries_of(4, 2, OUTPUTS)
     assert (answers.name, odometers.name) == ("4/0", "4/1")
     assert [output.value for output in answers.outputs] == [b"first answer", b"second answer"]
@@ -259,7 +259,7 @@ def test_outbox_entries_have_a_limited_size(monkeypatch):
     assert [output for outbox_entry in outbox_entries for output in outbox_entry.outputs] == many
 
 
-async def test_what_the_owner_before_kept_is_published_before_anything_newer():
+async def test_older_outbox_entries_are_published_first():
     kept = [
         (outbox_entry.name, outbox_entry.packed)
         for outbox_entry in outbox_entries_of(0, 2, OUTPUTS)
@@ -299,7 +299,7 @@ class Raises(Ledger):
         return OUTPUTS
 
 
-async def test_an_owner_that_was_replaced_before_its_epoch_began_sends_no_odometers():
+async def test_owner_replaced_before_its_epoch_sends_no_odometers():
     made = bench(Raises(0, 1))
     made.gate.hold(Effect.BEGIN)
     made.processor.start()
@@ -323,7 +323,7 @@ async def test_many_odometers_that_wait_hold_up_no_answer():
     assert made.odometers() == []
 
 
-async def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
+async def test_partition_that_could_not_publish_is_loaded_again():
     made = bench()
     made.gate.hold(Effect.ACKNOWLEDGE)
     made.processor.start()
@@ -399,7 +399,7 @@ async def test_a_suspension_is_stored_once_and_outlasts_a_rebalance():
     assert not made.processor.can_resume
 
 
-async def test_a_merge_is_due_until_nothing_that_is_kept_names_who_was_erased():
+async def test_merge_is_due_until_no_erased_id_is_stored():
     log = begun([7, 8])
     made = bench(offsets=20)
     due = made.processor.merger.is_due

@@ -91,7 +91,7 @@ REBUILT = [flush, flush_and_trim, flush_and_delete_all_that_is_covered, go_back_
 
 
 @pytest.mark.parametrize("lose", REBUILT, ids=lambda lose: lose.__name__)
-async def test_what_redis_lost_comes_from_the_snapshot_and_nothing_is_applied_again(lose):
+async def test_lost_state_is_restored_from_the_snapshot(lose):
     cluster = await Past().happen()
     before = cluster.store.contents(0).copy()
     lose(cluster)
@@ -121,7 +121,7 @@ async def test_a_redis_that_is_whole_is_never_replaced():
     await after.leave()
 
 
-async def test_answers_that_may_not_be_out_are_published_again_after_a_rebuild():
+async def test_answers_are_published_again_after_a_rebuild():
     cluster = await Past().happen(erases=False)
     flush_and_trim(cluster)
     after = Worker(cluster, "after")
@@ -316,9 +316,7 @@ UNRECOVERABLE = [  # what else happens, the reason with a head that can be read,
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize(("besides", "reason", "headless"), UNRECOVERABLE)
-async def test_a_state_that_lost_a_part_stays_where_nothing_can_replace_it(
-    damage, besides, reason, headless
-):
+async def test_damaged_state_stays_if_nothing_can_replace_it(damage, besides, reason, headless):
     cluster = await with_changes_since_the_snapshot()
     damage(cluster)
     for other in besides:
@@ -346,7 +344,7 @@ async def test_a_damaged_state_behind_which_the_log_was_rewritten_stays():
     await after.leave()
 
 
-async def test_a_state_that_is_damaged_again_while_it_is_replaced_suspends_the_partition():
+async def test_damage_during_a_replacement_suspends_the_partition():
     cluster = await with_changes_since_the_snapshot()
     rename_an_outbox_entry(cluster)
     real = cluster.store.write
@@ -363,7 +361,7 @@ async def test_a_state_that_is_damaged_again_while_it_is_replaced_suspends_the_p
     await after.leave()
 
 
-async def test_recreated_topic_waits_until_state_and_snapshot_are_deleted():
+async def test_recreated_topic_waits_until_old_state_is_deleted():
     cluster = await Past().happen()
     create_the_topic_again(cluster)
     for delete in (lambda _: None, flush, forget_the_snapshot):
@@ -467,9 +465,7 @@ async def whose_key_is_lost():
         ((flush_and_trim, forget_the_snapshot), SuspensionReason.LOG_BEGINS_LATE),
     ],
 )
-async def test_without_the_key_a_partition_is_suspended_as_long_as_anything_has_names_by_it(
-    damages, reason
-):
+async def test_partition_without_its_erasure_key_is_suspended(damages, reason):
     cluster, _ = await whose_key_is_lost()
     for damage in damages:
         damage(cluster)
@@ -482,7 +478,7 @@ async def test_without_the_key_a_partition_is_suspended_as_long_as_anything_has_
     await after.leave()
 
 
-async def test_a_log_that_is_whole_is_applied_under_another_key_when_nothing_else_is_left():
+async def test_whole_log_alone_is_applied_under_another_key():
     cluster, user = await whose_key_is_lost()
     cluster.flush()
     forget_the_snapshot(cluster)

@@ -54,7 +54,7 @@ async def test_a_snapshot_goes_out_with_its_manifest_last():
     await worker.leave()
 
 
-async def test_an_owner_that_was_replaced_before_it_begins_writes_nothing():
+async def test_replaced_owner_writes_no_snapshot():
     cluster = Cluster()
     older = await at_work(cluster, "older")
     newer = Worker(cluster, "newer")
@@ -85,7 +85,7 @@ async def test_a_late_manifest_is_not_written(caplog):
     assert [record.levelname for record in own] == ["WARNING"]
 
 
-async def test_a_state_that_went_back_is_not_written_over_one_that_was_further():
+async def test_older_state_does_not_replace_a_newer_snapshot():
     cluster = Cluster()
     worker = await at_work(cluster, "first")
     await worker.partitions.pause()
@@ -123,7 +123,7 @@ async def test_a_failed_snapshot_delays_no_decision(caplog):
     assert [record.levelname for record in own] == ["WARNING"]
 
 
-async def test_a_store_that_is_not_where_it_was_left_ends_the_worker_before_a_manifest_is_out():
+async def test_changed_store_ends_the_worker_before_a_manifest():
     cluster = Cluster()
     worker = await at_work(cluster)
     cluster.store.contents(0).outbox.clear()
@@ -146,7 +146,7 @@ async def test_changed_page_ends_the_worker_and_enters_no_snapshot():
 
 
 @pytest.mark.usefixtures("virtual_time")
-async def test_a_snapshot_is_due_after_its_time_and_only_if_there_is_anything_new():
+async def test_snapshot_is_due_only_if_there_is_anything_new():
     worker = await at_work(Cluster(), snapshot_every=600.0)
     processor = processor_of(worker)
     assert not processor.snapshots.is_due()

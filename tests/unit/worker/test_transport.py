@@ -42,7 +42,7 @@ class Consumer(AcquiringConsumer):
         raise AssertionError(reason, why) from error
 
 
-def test_a_partition_that_is_gone_before_it_is_sought_ends_nothing() -> None:
+def test_partition_revoked_before_its_seek_ends_nothing() -> None:
     consumer = Consumer()
     assert asyncio.run(consumer.seek_to_committed()) == {TP("norms", 0): 10}
     assert consumer.sought == {TP("norms", 0): 10}
@@ -94,7 +94,7 @@ def test_all_that_a_fetch_brings_is_taken_in_its_order(fetching: Fetching) -> No
     assert asyncio.run(fetching.fetch()) == ["0/0", "0/1", "1/0", "1/1", "2/0", "2/1"]
 
 
-def test_nothing_is_fetched_where_nothing_is_decided_or_there_is_no_room(
+def test_nothing_is_fetched_without_room(
     fetching: Fetching,
 ) -> None:
     fetching.stopped, fetching.full = {0}, {1}
@@ -103,7 +103,7 @@ def test_nothing_is_fetched_where_nothing_is_decided_or_there_is_no_room(
     assert asyncio.run(fetching.fetch()) == []
 
 
-def test_who_has_no_room_is_asked_again_soon_however_quiet_the_others_are(
+def test_partition_without_room_is_asked_again_soon(
     fetching: Fetching,
 ) -> None:
     asyncio.run(fetching.fetch(1.0))
