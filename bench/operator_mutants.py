@@ -7,24 +7,27 @@ execute its line fails. What survives is code that no test protects, or a change
     python -m bench.operator_mutants run --into DIR --results FILE --count 80 --seed 1 PACKAGES...
     python -m bench.operator_mutants run --into DIR --results NEW --again FILE   # the same mutants
 
-`DIR` becomes a copy of this tree. A result names its mutant by file, function, statement and
-operator, so that it is found again after other lines have changed. Results are appended one by
-one, and mutants that have one are skipped. The package `coverage` is needed.
+Tests are collected once. Each mutant is tried in a fork, in which the code of one function is
+replaced, so nothing is written to the tree. A result names its mutant by file, function, statement
+and operator, so that it is found again after other lines have changed. Results are appended one
+by one, and mutants that have one are skipped. The package `coverage` is needed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import json
+import math
 import os
 import random
 import resource
-import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import pytest
@@ -130,137 +133,132 @@ def _bodies(statement: Any) -> list[list[Any]]:
     return fields + [part.body for part in parts]
 
 
-class Plugin:
-    """Selects and sorts tests, and keeps each one's outcome and duration."""
+class Recording:
+    """Runs all tests, and keeps which of them execute which line, and for how long."""
 
-    def __init__(self, seconds: dict[str, float] | None, coverage: Any = None) -> None:
-        self.seconds, self.coverage = seconds, coverage
-        self.took: dict[str, float] = {}
-        self.failed: list[str] = []
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if (seconds := self.seconds) is not None:
-            items[:] = [item for item in items if item.nodeid in seconds]
-            files: dict[Path, list[float]] = {}
-            for item in items:
-                files.setdefault(item.path, []).append(seconds[item.nodeid])
-            # Modules stay together, so that their fixtures are made once; the quick ones are first.
-            items.sort(key=lambda item: (sum(files[item.path]) / len(files[item.path]), item.path))
+    def __init__(self, into: Path) -> None:
+        self.into = into
+        source = ["accounting", "streams"]
+        self.coverage = Coverage(data_file=into / "lines.coverage", source=source)
+        self.coverage.start()
+        self.seconds: dict[str, float] = {}
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        if self.coverage is not None:
-            self.coverage.switch_context(nodeid)
+        self.coverage.switch_context(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.took[report.nodeid] = self.took.get(report.nodeid, 0.0) + report.duration
-        self.failed += [report.nodeid] * report.failed
+        taken = self.seconds.get(report.nodeid, 0.0) + report.duration
+        self.seconds[report.nodeid] = math.inf if report.failed else taken
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self.failed += [report.nodeid] * report.failed
-
-
-def _pytest(into: Path, plugin: Plugin, *arguments: str) -> None:
-    os.chdir(into)
-    sys.path.insert(0, str(into))
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)
-    os.dup2(silent, 2)
-    pytest.main(["-q", "-n0", "-p", "no:cacheprovider", *CHECK, *arguments], [plugin])
+    def pytest_sessionfinish(self) -> None:
+        self.coverage.stop()
+        self.coverage.save()
+        (self.into / "seconds.json").write_text(json.dumps(self.seconds))
 
 
-def record(into: Path, tests: list[str]) -> None:
-    """Run tests in a fresh copy. Store the tests of every line, and their seconds."""
-    ignored = shutil.ignore_patterns(".git", ".venv", "out", ".hypothesis", "__pycache__", ".mypy*")
-    shutil.copytree(Path.cwd(), into, ignore=ignored)
-    source = [str(into / "accounting"), str(into / "streams")]
-    measured = Coverage(data_file=into / "lines.coverage", source=source)
-    plugin = Plugin(None, measured)
-    measured.start()
-    _pytest(into, plugin, *tests)
-    measured.stop()
-    measured.save()
-    taken = {test: took for test, took in plugin.took.items() if test not in plugin.failed}
-    (into / "seconds.json").write_text(json.dumps(taken))
-    (into / "failed.json").write_text(json.dumps(plugin.failed))
+class Mutating:
+    """Tries mutants instead of running all tests once."""
 
-
-def failing(into: Path, seconds: dict[str, float], *, stop: bool) -> list[str]:
-    """Run tests in a process of their own. Return those that fail; `["time"]` if it never ends."""
-    reading, writing = os.pipe()
-    allowed = int(4 * sum(seconds.values()) + 60)
-    if not (child := os.fork()):
-        resource.setrlimit(resource.RLIMIT_CPU, (allowed, allowed))
-        plugin = Plugin(seconds)
-        _pytest(into, plugin, *["-x"] * stop, *sorted({test.split("::")[0] for test in seconds}))
-        os.write(writing, json.dumps(plugin.failed[:100]).encode())
-        os._exit(0)
-    os.close(writing)
-    until = time.monotonic() + 5 * allowed
-    while os.waitpid(child, os.WNOHANG)[0] == 0:
-        if time.monotonic() > until:
-            os.kill(child, 9)
-        time.sleep(0.05)
-    with os.fdopen(reading, "rb") as stream:
-        return json.loads(stream.read() or b'["time"]')
-
-
-class Mutated:
-    """A copy of the tree in which mutants are tried."""
-
-    def __init__(self, into: Path, options: argparse.Namespace) -> None:
-        self.into, self.options = into, options
-        self.lines = CoverageData(str(into / "lines.coverage"))
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.lines = CoverageData(str(options.into / "lines.coverage"))
         self.lines.read()
-        self.seconds = json.loads((into / "seconds.json").read_text())
+        self.seconds = json.loads((options.into / "seconds.json").read_text())
+        self.failed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed += [report.nodeid] * report.failed
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        gc.unfreeze()  # tests/conftest.py hides from it what was imported
+        self.items = {item.nodeid: item for item in session.items}
+        results = self.options.results
+        stored = results.read_text().splitlines() if results.exists() else []
+        done = {tuple(json.loads(line)["mutant"]) for line in stored}
+        for key in self.chosen():
+            if key not in done:
+                with results.open("a") as stream:
+                    stream.write(json.dumps({"mutant": key, **self.outcome(key)}) + "\n")
+        return True
 
     def chosen(self) -> list[Key]:
         if self.options.again:
             return [tuple(json.loads(line)["mutant"]) for line in self.options.again.open()]
         keys: list[Key] = []
         for package in self.options.paths:
-            files = sorted(self.into.glob(f"{package}/**/*.py")) or [self.into / package]
-            trees = {str(f.relative_to(self.into)): ast.parse(f.read_text()) for f in files}
+            files = sorted(Path().glob(f"{package}/**/*.py")) or [Path(package)]
+            trees = {str(file): ast.parse(file.read_text()) for file in files}
             all_keys = [one.key for file, tree in trees.items() for one in mutants(file, tree)]
             keys += random.Random(self.options.seed).sample(all_keys, self.options.count)
         return keys
 
-    def covering(self, file: Path, lines: range) -> dict[str, float]:
+    def covering(self, file: str, lines: range) -> list[pytest.Item]:
         """Return the tests that execute these lines, quick ones first, up to `--seconds`."""
-        executed = self.lines.contexts_by_lineno(str(file))
-        tests = {test for line in lines for test in executed.get(line, ()) if test in self.seconds}
-        if self.options.only:
-            tests &= set(self.options.only.read_text().splitlines())
-        if self.options.without:
-            tests -= set(self.options.without.read_text().splitlines())
-        chosen: dict[str, float] = {}
+        executed = self.lines.contexts_by_lineno(str(Path(file).resolve()))
+        tests = {test for line in lines for test in executed.get(line, ())} & self.items.keys()
+        tests = {test for test in tests if self.seconds.get(test, math.inf) < math.inf}
+        for given, keeps in ((self.options.only, True), (self.options.without, False)):
+            if given:
+                listed = set(given.read_text().split("\n"))
+                tests = {test for test in tests if (test in listed) == keeps}
+        chosen, left = [], self.options.seconds
         for test in sorted(tests, key=lambda test: (self.seconds[test], test)):
-            if chosen and sum(chosen.values()) + self.seconds[test] > self.options.seconds:
-                break
-            chosen[test] = self.seconds[test]
+            left -= self.seconds[test]
+            if left > 0 or not chosen:
+                chosen.append(self.items[test])
         return chosen
 
-    def outcome(self, key: Key, number: int) -> dict[str, Any]:
-        path = self.into / key[0]
-        original = path.read_text() if path.exists() else ""
-        tree = ast.parse(original)
-        result: dict[str, Any] = {"mutant": key, "outcome": "gone", "tests": 0, "by": []}
+    def outcome(self, key: Key) -> dict[str, Any]:
+        if not (path := Path(key[0])).exists():
+            return {"outcome": "gone"}
+        tree = ast.parse(path.read_text())
         found = next((one for one in mutants(key[0], tree) if one.key == key), None)
         if found is None:
-            return result
-        tests = self.covering(path, found.lines)
-        if not tests:
-            return result | {"outcome": "no test"}
-        stat = path.stat()
+            return {"outcome": "gone"}
+        if not (tests := self.covering(key[0], found.lines)):
+            return {"outcome": "no test"}
         found.apply()
-        path.write_text(ast.unparse(ast.fix_missing_locations(tree)))
-        os.utime(path, (1, number + 1))  # no compiled file has this time
-        try:
-            by = failing(self.into, tests, stop=not self.options.all)
-        finally:
-            path.write_text(original)
-            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        return result | {"tests": len(tests), "by": by, "outcome": "killed" if by else "survived"}
+        code = compile(ast.fix_missing_locations(tree), str(path.resolve()), "exec")
+        by = self.failing(code, tests)
+        return {"outcome": "killed" if by else "survived", "tests": len(tests), "by": by}
+
+    def failing(self, code: CodeType, tests: list[pytest.Item]) -> list[str]:
+        """Run tests in a fork. Return the first that fails, or all; `["time"]` if it never ends."""
+        reading, writing = os.pipe()
+        allowed = int(5 * sum(self.seconds[test.nodeid] for test in tests) + 20)
+        if not (child := os.fork()):
+            resource.setrlimit(resource.RLIMIT_CPU, (allowed, allowed))
+            try:
+                _replace(code)
+                for test, following in zip(tests, [*tests[1:], None], strict=True):
+                    test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+                    if self.failed and not self.options.all:
+                        break
+            except BaseException as error:  # such as a closure that lost a name
+                self.failed.append(repr(error))
+            os.write(writing, json.dumps(self.failed[:100]).encode())
+            os._exit(0)
+        os.close(writing)
+        until = time.monotonic() + 20 * allowed
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            if time.monotonic() > until:
+                os.kill(child, 9)
+            time.sleep(0.01)
+        with os.fdopen(reading, "rb") as stream:
+            return json.loads(stream.read() or b'["time"]')
+
+
+def _replace(module: CodeType) -> None:
+    """Give the functions of a module that was changed the code that they have now."""
+    codes, waiting = {}, [module]
+    while waiting:
+        code = waiting.pop()
+        codes[code.co_qualname, code.co_firstlineno] = code
+        waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    for function in gc.get_objects():
+        if isinstance(function, FunctionType) and function.__code__.co_filename == code.co_filename:
+            old = function.__code__
+            function.__code__ = codes[old.co_qualname, old.co_firstlineno]
 
 
 def main() -> None:
@@ -268,7 +266,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=("record", "run"))
     parser.add_argument("paths", nargs="*", help="tests to record, or packages to break")
-    parser.add_argument("--into", type=Path, required=True, help="where the copy is")
+    parser.add_argument("--into", type=Path, required=True, help="where the recording is")
     parser.add_argument("--results", type=Path)
     parser.add_argument("--again", type=Path, help="results whose mutants are tried again")
     parser.add_argument("--count", type=int, default=80, help="mutants of each package")
@@ -279,23 +277,15 @@ def main() -> None:
     parser.add_argument("--without", type=Path, help="a file with tests that are left out")
     options = parser.parse_intermixed_args()
     if options.command == "record":
-        record(options.into.resolve(), options.paths)
-        return
-    sys.dont_write_bytecode = True
-    import hypothesis  # noqa: F401  # once, and not in every child
-    import scipy.stats  # noqa: F401
-
-    copy, results = Mutated(options.into.resolve(), options), options.results.resolve()
-    done = (
-        {tuple(json.loads(line)["mutant"]) for line in results.open()}
-        if results.exists()
-        else set()
-    )
-    for number, key in enumerate(copy.chosen()):
-        if key not in done:
-            outcome = copy.outcome(key, number)
-            with results.open("a") as stream:
-                stream.write(json.dumps(outcome) + "\n")
+        options.into.mkdir(parents=True)
+        plugin, tests = Recording(options.into), options.paths
+    else:
+        plugin = Mutating(options)
+        files = {test.split("::")[0] for test in plugin.seconds}
+        tests = sorted(file for file in files if Path(file).exists())
+    quiet = ["-q", "-n0", "-p", "no:cacheprovider", "--no-header", "--no-summary"]
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        pytest.main([*quiet, *CHECK, *tests], [plugin])
 
 
 if __name__ == "__main__":
