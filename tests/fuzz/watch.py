@@ -6,16 +6,17 @@ import resource
 import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from streams.ledger.ledger import Channel, Ledger, Output
-from streams.records import MAX_REQUEST_BYTES, OpenRun, Rejected
+from streams.records import MAX_REQUEST_BYTES, Rejected, encode
 from tests.fuzz.hostile import HOSTILE, hostile
-from tests.fuzz.records import LISTS, Records, repeats_a_field
-from tests.keys import signed
+from tests.fuzz.records import Damage, repeats_a_field
 from tests.unit.ledger.ledgers import rebuilt
-from tests.unit.ledger.roster_logs import RosterLog
+from tests.unit.ledger.random_logs import RandomLog
+from tests.unit.ledger.signed_logs import SignedLog
 
 LOG_RECORDS = 2_000
 """The number of records in one log, under one seed."""
@@ -88,67 +89,66 @@ class Watch:
         )
 
 
-class _WatchedLog(RosterLog):
-    """A log with a ledger, which is measured, and an auditor."""
+class _WatchedLog(SignedLog):
+    """A log before whose records come damaged ones; a ledger that is measured, and an auditor."""
 
-    watch: Watch | None = None  # until it is set up
+    fuzz: "Fuzz | None" = None  # until it is set up
     measured = False
 
+    def send(self, record: Any) -> list[Output]:
+        if self.fuzz is None or self.fuzz.is_at_work:
+            return super().send(record)
+        self.fuzz.is_at_work = True
+        try:
+            self.fuzz.send_damaged(encode(record) if isinstance(record, msgspec.Struct) else record)
+        finally:
+            self.fuzz.is_at_work = False
+        return super().send(record)
+
     def apply(self, value: bytes | None) -> list[Output]:
-        if self.watch is None:
+        if self.fuzz is None:
             return super().apply(value)
-        return self.watch.apply(self.ledger, len(self.records), value, self.measured)
+        return self.fuzz.watch.apply(self.ledger, len(self.records), value, self.measured)
 
 
 class Fuzz:
-    """One log of one seed, and a second ledger for records that the auditor cannot judge."""
+    """A random log of one seed, and a second ledger for records that the auditor cannot judge."""
 
     def __init__(self, seed: int, watch: Watch) -> None:
         self.seed = seed
         self.watch = watch
+        self.is_at_work = False
         self._rng = random.Random(seed)
-        self.log = log = _WatchedLog()
-        log.create("a", budget=40.0, **log.any_ids)
-        log.create("b", budget=3.0, on_exhaustion="clip", **log.any_ids)
-        orders = {"measure": "renyi", "orders": [1.5, 2.0, 32.0]}
-        log.create("c", budget=[9.0, 12.0, 90.0], **orders, **log.any_ids)
-        log.create("own", budget=[9.0, 12.0, 90.0], per_user_order=True, user_ids="mixed", **orders)
-        log.create("inner", budget=5.0, parents=["own"])
-        log.create("clips", budget=4.0, parents=["inner"], on_exhaustion="clip")
-        log.create("old")
-        log.create("parts", budget=8.0)
-        log.create("part", budget=3.0, share_of="parts")
-        for dataset in ("a", "b", "c", "own", "old"):
-            log.open(dataset=dataset, run="r")
-        for dataset in ("inner", "clips", "part"):
-            log.open(dataset=dataset, run="r")
-        for dataset in ("a", "b", "inner"):
-            log.open(dataset=dataset, run="separated", min_separation=3)
+        self._damage = Damage(self._rng)
+        self._random = RandomLog(seed, kind=_WatchedLog)
+        self.log = log = self._random.log
+        log.create("a", user_ids="mixed")
+        log.open("a")
         log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0)
-        log.create("guarded", budget=9.0, allow=LISTS[0])
-        opening = OpenRun(dataset="guarded", run="r", attempt=1, request="t")
-        log.send(signed(opening, "alice"))
         self._unjudged = rebuilt(log.changes)
-        log.watch = watch
-        self._records = Records(self._rng, log.ledger)
+        log.fuzz = self
 
     def run(self, records: int) -> None:
         """Apply so many records, and compare everything at the end."""
-        for number in range(records):
+        self._random.grow(len(self.log.records) + records)
+        self.log.audit()
+
+    def send_damaged(self, good: bytes | None) -> None:
+        """Send damaged records before a good one."""
+        for number in range(self._rng.choice([1, 4, 16])):
             value = None
             try:
                 if self._rng.random() < _HOSTILE_SHARE:
                     name, size = self._rng.choice(list(HOSTILE)), self._rng.choice(_HOSTILE_SIZES)
-                    value = hostile(name, size, self._unjudged.state.runs["a", "r"].step + 1)
-                    self._apply_unjudged(number, value)
-                elif repeats_a_field(value := self._records.next()):
-                    self._apply_unjudged(number, value)
+                    step = self._unjudged.state.runs["a", "r"].step + 1
+                    self._apply_unjudged(value := hostile(name, size, step))
+                elif repeats_a_field(value := self._damage.damaged(good or b"{}")):
+                    self._apply_unjudged(value)
                 else:
                     self._judge(value)
             except BaseException as error:
-                error.add_note(f"seed {self.seed}, record {number}: {_described(value)}")
+                error.add_note(f"seed {self.seed}, damaged {number}: {_described(value)}")
                 raise
-        self.log.audit()
 
     def _judge(self, value: bytes | None) -> None:
         self.log.measured = self._rng.random() < _MEASURED_SHARE
@@ -157,10 +157,10 @@ class Fuzz:
         assert reason == (self.log.reason() or "applied")
         self.watch.judged += 1
 
-    def _apply_unjudged(self, number: int, value: bytes | None) -> None:
+    def _apply_unjudged(self, value: bytes | None) -> None:
         """Apply a record that the auditor cannot judge: it must be applied or rejected."""
         measured = self._rng.random() < _MEASURED_SHARE
-        self.watch.apply(self._unjudged, number, value, measured)
+        self.watch.apply(self._unjudged, len(self.log.records), value, measured)
         self._unjudged.state.take_delta()
 
 

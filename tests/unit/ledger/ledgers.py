@@ -1,5 +1,7 @@
 """Requests for tests of the ledger, which needs neither Kafka nor Redis."""
 
+from random import Random
+
 import msgspec
 import numpy as np
 from msgspec import UNSET
@@ -129,3 +131,62 @@ def rebuilt(changes: list[bytes], partitions: int = 1, partition: int = 0) -> Le
     ledger = Ledger(partition, partitions)
     ledger.state.load({}, changes)
     return ledger
+
+
+class MergingWorker:
+    """Applies a log in batches, compacts page by page, and is followed by others of its kind."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.ledger = Ledger(0, 1)
+        self.pages: dict[str, bytes] = {}
+        self.changes: list[bytes] = []
+        self.pending: list[str] = []  # listed by the compaction at work, and not taken yet
+        self._covered = 0  # changes that the compaction at work makes dispensable
+
+    def go_on(self) -> None:
+        """After a record: the batch may be over, pages may be compacted, the worker may die."""
+        if self.rng.random() < 0.4:
+            return
+        self.changes.append(encode(self.ledger.state.take_delta()))
+        for _ in range(self.rng.choice([0, 0, 1, 3, 9])):
+            self.compact_a_page()
+        if not self.pending and self.rng.random() < 0.5:
+            self.list_pages()  # and runs may close before the first is taken
+        if self.rng.random() < 0.2:
+            self.die()
+
+    def commit(self, *records: bytes) -> None:
+        """Apply records in a batch."""
+        for record in records:
+            self.ledger.apply(self.ledger.chain.last + 1, record)
+        self.changes.append(encode(self.ledger.state.take_delta()))
+
+    def list_pages(self) -> None:
+        """Begin a compaction."""
+        self.pending, self._covered = self.ledger.state.unmerged(), len(self.changes)
+
+    def compact_a_page(self) -> None:
+        """The next page of a compaction; with the last one, what it covers is dropped."""
+        if not self.pending:
+            self.list_pages()
+        if self.pending:
+            name = self.pending.pop(0)
+            if (page := self.ledger.state.take_page(name)) is None:
+                self.pages.pop(name, None)
+            else:
+                self.pages[name] = page
+        if not self.pending:
+            del self.changes[: self._covered]
+
+    def die(self) -> None:
+        """Another one takes over what is kept."""
+        self.ledger, self.pending = Ledger(0, 1), []
+        self.ledger.state.load(self.pages, self.changes)
+
+    def finish(self) -> None:
+        """Commit, die, and compact all there is."""
+        self.changes.append(encode(self.ledger.state.take_delta()))
+        self.die()
+        while self.changes or self.ledger.state.unmerged():
+            self.compact_a_page()

@@ -102,7 +102,7 @@ def test_no_other_request_is_applied_and_nothing_has_changed(act, stranger):
     log.audit()
 
 
-def test_a_signature_by_another_key_does_not_count_under_a_key_of_the_list():
+def test_signature_by_another_key_does_not_count():
     log = begun()
     value = encode(OpenRun(dataset="d", run="r", attempt=2, request="t"))
     by_zoe = decode_signed(signed(value, "zoe"))[1]
@@ -121,7 +121,7 @@ def test_an_unused_dataset_is_withdrawn_by_a_manager():
     log.audit()
 
 
-def test_a_signed_request_does_not_count_when_a_byte_of_it_is_another():
+def test_signed_request_with_a_changed_byte_does_not_count():
     log = begun()
     with log.signing("alice"):
         log.charge(1, [7], [0.5])
@@ -159,7 +159,7 @@ def test_what_is_no_signed_request_is_malformed(record):
 # --- changes of a list ----------------------------------------------------------------------------
 
 
-def test_keys_count_from_when_they_are_added_to_when_they_are_removed():
+def test_keys_count_from_addition_to_removal():
     log = begun()
     assert log.set(20, allowing(alicia="charge", anna="charge", mary="manage")) is None
     for key, expected in (("alice", Reason.NOT_ALLOWED), ("alicia", None)):
@@ -188,7 +188,7 @@ def test_no_earlier_change_brings_a_key_back():
     log.audit()
 
 
-def test_repeated_set_access_restores_no_key_of_a_recreated_dataset():
+def test_repeated_list_restores_no_key_of_a_recreated_dataset():
     log = listed()
     log.set(20)
     changed = log.records[-1]
@@ -203,7 +203,7 @@ def test_repeated_set_access_restores_no_key_of_a_recreated_dataset():
     log.audit()
 
 
-def test_names_that_were_withdrawn_count_where_their_number_is_kept(monkeypatch):
+def test_withdrawn_names_count_where_their_number_is_kept(monkeypatch):
     monkeypatch.setattr(datasets, "MAX_DATASETS", 2)
     monkeypatch.setattr(auditor, "_MOST_DATASETS", 2)
     log = SignedLog()
@@ -230,7 +230,7 @@ def test_the_last_change_is_answered_again():
     log.audit()
 
 
-def test_the_last_change_is_not_answered_again_with_another_list_or_log():
+def test_last_change_with_another_list_or_log_is_superseded():
     log = listed()
     log.set(1, FEWER)
     assert log.set(1) is Reason.SUPERSEDED
@@ -317,7 +317,7 @@ def test_every_client_creates_a_dataset_that_is_inside_no_other():
     log.audit()
 
 
-def test_a_dataset_is_created_again_with_its_first_list_and_no_other():
+def test_dataset_is_created_again_with_its_first_list_only():
     log = listed()
     log.set(1, FEWER)
     assert refusal(log.create(allow=ALLOW)) is None
@@ -348,7 +348,7 @@ def test_a_manager_creates_nested_datasets_with_lists():
     log.audit()
 
 
-def test_a_manager_gives_a_dataset_inside_another_one_a_list_of_its_own():
+def test_manager_gives_a_nested_dataset_its_own_list():
     log = listed()
     with log.signing("mary"):
         log.create("inner", parents=["d"])

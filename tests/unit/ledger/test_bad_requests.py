@@ -253,7 +253,7 @@ def test_any_separation_of_a_run_is_judged_alike(judge, encoded):
 @pytest.mark.slow
 @ENCODINGS
 @KINDS
-def test_a_request_that_is_cut_off_anywhere_or_goes_on_is_malformed(judge, kind, encoded):
+def test_request_that_is_cut_off_or_goes_on_is_malformed(judge, kind, encoded):
     value = encoded(good(kind))
     for wrong in [*(value[:length] for length in range(len(value))), value + b"\0", value + value]:
         assert judge.refuses(sealed(kind, wrong))

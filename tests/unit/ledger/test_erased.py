@@ -4,45 +4,36 @@ The auditor looks on: it makes names by the documents, and knows no slots.
 """
 
 from functools import partial
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from msgspec import UNSET
 
 from streams.ledger import erasure
-from streams.ledger.ledger import Channel, Ledger, LostErasureKey, ledger_of
+from streams.ledger.ledger import Ledger, LostErasureKey, ledger_of
 from streams.records import (
     ERASED,
-    TOO_SOON,
     Erase,
     Reason,
+    Rejection,
     decode_request,
     encode,
-    tombstone_offset,
 )
 from streams.records.digests import NO_TOPIC
-from streams.records.packing import unpack_positions
 from streams.records.users import UserIds
-from tests.audit.comparison import compare
-from tests.recorded.test_recorded import recording
-from tests.unit.ledger import test_nested
 from tests.unit.ledger.audited import AuditedLog
-from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, halted_for, rebuilt
+from tests.unit.ledger.ledgers import (
+    Log,
+    answer_of,
+    halted_for,
+)
+from tests.unit.ledger.random_logs import RandomLog
 from tests.unit.ledger.roster_logs import (
-    OPERATIONS,
-    POLICIES,
     RosterLog,
-    Scenario,
     begun,
     prices,
-    told,
 )
-from tests.unit.ledger.test_nested import USERS, nested
-from tests.unit.ledger.test_rosters import Worker
 
 KEY, OTHER = "k" * 16, "o" * 64
 
@@ -53,20 +44,6 @@ def erase(log: Log, user, dataset=UNSET, **fields):
 
 def are_erased(decision) -> list[bool]:
     return halted_for(decision, ERASED)
-
-
-def test_erased_users_are_halted_and_others_unaffected():
-    log = begun()
-    log.charge(0, [7, 8], [1.0, 1.0])
-    spent = log.spent()
-    assert erase(log, 7).datasets == ["d"]
-    decision = log.charge(1, [8, 7, 11], [1.0, 0.0, 1.0])
-    assert admitted(decision) == [True, False, True]
-    assert are_erased(decision) == exhausted(decision) == [False, True, False]
-    assert len(log.ledger.state.datasets["d"]) == 5  # those of the roster, and 11
-    assert 7 not in log.spent()
-    assert log.spent()[8] > spent[8]
-    log.audit()
 
 
 @pytest.mark.slow
@@ -112,51 +89,6 @@ class Stored(msgspec.Struct):
     changes: list[bytes] = []
 
 
-def test_tombstones_erase_odometer_records():
-    log = nested()
-    log.charge(0, [5], [1.0], dataset="tuning", run="t")
-    (_, *outputs) = log.send(Erase(request="f", user=5, dataset="ads"))
-    assert {out.key for out in outputs} == {b'["ads",5]', b'["person",5]', b'["tuning",5]'}
-    assert {out.channel for out in outputs} == {Channel.ODOMETER}
-    assert {tombstone_offset(out.value) for out in outputs} == {len(log.records) - 1}
-    assert len(log.send(Erase(request="f", user=5))) == 1  # nothing is left to erase
-    log.audit()
-
-
-def test_the_next_roster_step_halts_an_erased_member():
-    log = begun()
-    log.step(0, prices())
-    erase(log, 8)
-    decision = log.step(1)
-    assert told(decision, "halted") == told(decision, "exhausted") == [1]
-    (halted,) = log.halts()
-    assert list(halted.reasons) == [ERASED]
-    assert 8 not in UserIds.unpack(halted.users)
-    answer = log.enrol([7, 8, 9, 10, 11], request="again")
-    assert (answer.members, unpack_positions(answer.erased, 5).tolist()) == (5, [1])
-    assert told(log.step(2, members=5), "halted") == []
-    log.audit()
-
-
-def test_uncharged_users_are_not_erased():
-    log = begun()
-    assert erase(log, 99).datasets == []
-    assert admitted(log.charge(0, [99], [1.0])) == [True]
-    assert erase(log, "99").datasets == []
-    log.audit()
-
-
-def test_erased_comes_before_too_soon():
-    log = AuditedLog()
-    log.create()
-    log.open(min_separation=3)
-    log.charge(0, [1, 2], [1.0, 1.0])
-    erase(log, 1)
-    decision = log.charge(1, [1, 2], [1.0, 1.0])
-    assert list(decision.reasons) == [ERASED, TOO_SOON]
-    log.audit()
-
-
 @pytest.mark.parametrize("user_ids", ["integer", "mixed"])
 @pytest.mark.parametrize("known", [True, False])
 def test_a_keyed_hash_is_no_id(user_ids, known):
@@ -172,33 +104,6 @@ def test_a_keyed_hash_is_no_id(user_ids, known):
         assert log.enrol(users, first=4).reason is Reason.MALFORMED
     assert erase(log, name).reason is Reason.MALFORMED
     log.audit()
-
-
-def test_user_0_is_not_an_erased_user():
-    """Slots of erased integer users hold 0 in the array of ids."""
-    log = Log()
-    log.create()
-    log.open()
-    users = list(range(-40, 40))
-    log.charge(0, users, [0.1] * 80)
-    for user in users[::3]:
-        assert erase(log, user).datasets == ["d"]
-    gone = [user in users[::3] for user in users]
-    for ledger in (log.ledger, rebuilt(log.changes), loaded(log.ledger)):
-        log.hand_over(ledger)
-        step = log.ledger.state.runs["d", "r"].step + 1
-        decision = log.charge(step, users, [0.1] * 80)
-        assert are_erased(decision) == [not is_in for is_in in admitted(decision)] == gone
-        assert len(log.ledger.state.datasets["d"]) == 80
-
-
-def loaded(ledger: Ledger) -> Ledger:
-    """The state of a ledger, written as pages and loaded."""
-    again = Ledger(0, 1)
-    again.state.load(
-        {name: ledger.state.take_page(name) or b"" for name in ledger.state.unmerged()}
-    )
-    return again
 
 
 def test_an_id_of_another_pseudonym_key_is_refused():
@@ -287,12 +192,14 @@ def rejected_with_their_users() -> RosterLog:
     return log
 
 
-def as_recorded(hidden: bool) -> AuditedLog:
-    """The recorded log of erasures, with the hashes hidden as clients request it now, or not."""
-    kept = recording("erased")
-    log = AuditedLog(kept.partitions, kept.partition)
-    for record in kept.records:
-        request = decode_request(record)
+def with_erasures(hidden: bool) -> AuditedLog:
+    """A random log whose hashes are hidden, as clients request it, or not."""
+    log = AuditedLog()
+    for record in RandomLog(5).grow(300).records:
+        try:
+            request = decode_request(record)
+        except Rejection:
+            request = None
         if isinstance(request, Erase):
             record = encode(msgspec.structs.replace(request, hidden=hidden))
         log.send(record)
@@ -316,7 +223,7 @@ def of_another_kind() -> RosterLog:
 
 
 @pytest.mark.parametrize(
-    "make", [rejected_with_their_users, of_another_kind, partial(as_recorded, hidden=True)]
+    "make", [rejected_with_their_users, of_another_kind, partial(with_erasures, hidden=True)]
 )
 def test_no_output_depends_on_an_erasure_key(make):
     log = make()
@@ -326,7 +233,7 @@ def test_no_output_depends_on_an_erasure_key(make):
 
 
 def test_hashes_that_outputs_have_are_made_with_the_oldest_key():
-    log = as_recorded(hidden=False)
+    log = with_erasures(hidden=False)
     decided = rotated(log, KEY)
     assert decided != rotated(log, OTHER)
     assert rotated(log, KEY, f"{OTHER} {KEY}") == rotated(log, f"{OTHER} {KEY}") == decided
@@ -350,84 +257,6 @@ def test_users_erased_under_an_older_key_are_recognised():
     for user in (7, 8):
         (answer,) = later.apply(91, encode(Erase(request="f", user=user)))
         assert answer_of([answer]).datasets == ["d"]
-
-
-ERASES = st.tuples(st.just("erase"), st.sampled_from(["d", UNSET]), st.sampled_from(USERS))
-
-
-@pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(
-    st.sampled_from(sorted(POLICIES)),
-    st.lists(st.one_of(OPERATIONS, ERASES), max_size=30),
-)
-def test_auditor_agrees_about_rosters_and_erasures(policy, operations):
-    scenario = Scenario(policy)
-    for kind, *what in operations:
-        if kind == "erase":
-            erase(scenario.log, what[1], what[0])
-        else:
-            scenario.happen(kind, *what)
-    scenario.log.audit()
-
-
-@pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(
-    st.lists(
-        st.one_of(
-            test_nested.OPERATIONS,
-            st.tuples(
-                st.just("erase"),
-                st.sampled_from(["person", "tuning", UNSET]),
-                st.sampled_from(USERS),
-            ),
-        ),
-        max_size=16,
-    ),
-    st.randoms(use_true_random=False),
-)
-def test_auditor_agrees_about_nested_datasets_and_erasures(happenings, rng):
-    scenario = test_nested.Scenario(clipping=rng.random() < 0.5)
-    for kind, *what in happenings:
-        if kind == "erase":
-            erase(scenario.log, what[1], what[0])
-        else:
-            scenario.happen(kind, *what)
-        if rng.random() < 0.2:
-            scenario.log.hand_over(rebuilt(scenario.log.changes))
-    scenario.log.audit()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("short_pages")
-@settings(
-    max_examples=40,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-    deadline=None,
-)
-@given(
-    st.sampled_from(["zcdp", "per-user order"]),
-    st.lists(st.one_of(OPERATIONS, ERASES), max_size=20),
-    st.randoms(use_true_random=False),
-)
-def test_any_pages_and_deltas_restore_the_same_state(policy, operations, rng):
-    scenario = Scenario(policy)
-    for kind, *what in operations:
-        if kind == "erase":
-            erase(scenario.log, what[1], what[0])
-        else:
-            scenario.happen(kind, *what)
-    worker = Worker(rng)
-    for offset, record in enumerate(scenario.log.records):
-        assert worker.ledger.apply(offset, record) == scenario.log.outputs[offset]
-        worker.go_on()
-    worker.finish()
-    compare(
-        scenario.log.auditor,
-        SimpleNamespace(records=scenario.log.published),
-        {0: worker.ledger},
-    )
 
 
 def test_digests_blank_erased_users():

@@ -23,8 +23,8 @@ SEEDS = [
 def test_no_record_suspends_a_partition(seed):
     watch = Watch()
     Fuzz(seed, watch).run(LOG_RECORDS)
-    assert watch.records == LOG_RECORDS
-    assert watch.judged > 0.85 * LOG_RECORDS
+    assert watch.records >= LOG_RECORDS
+    assert watch.judged > 0.7 * LOG_RECORDS
     assert watch.outcomes["applied"] > LOG_RECORDS // 20
     assert len(watch.outcomes) > 10
 

@@ -105,7 +105,7 @@ def test_a_name_has_one_budget(new_log, users, reason):
 # --- withdrawal ---------------------------------------------------------------------------------
 
 
-def test_a_dataset_that_nobody_used_can_be_withdrawn_and_created_otherwise(new_log):
+def test_unused_dataset_is_withdrawn_and_created_otherwise(new_log):
     log = new_log()
     log.create(budget=8.0)
     withdrawn = log.withdraw()
@@ -135,59 +135,6 @@ def test_a_dataset_is_in_use_from_the_first_run_on_for_ever(new_log):
         assert log.withdraw().reason is Reason.DATASET_IN_USE
         log.close()
     assert rebuilt(log.changes).apply(99, log.records[-2])[0].channel is Channel.REJECTS
-
-
-def test_a_withdrawn_dataset_is_gone_from_changes_and_pages(new_log):
-    log = new_log()
-    log.create()
-    log.create("other", budget=2.0)
-    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
-    log.withdraw()
-    assert log.ledger.state.unmerged() == ["policy:d"]
-    assert log.ledger.state.take_page("policy:d") is None
-    assert log.ledger.state.unmerged() == []
-    behind = Ledger(0, 1)
-    behind.state.load(pages, log.changes[-1:])
-    assert list(behind.state.datasets) == list(rebuilt(log.changes).state.datasets) == ["other"]
-    assert behind.state.unmerged() == ["policy:d"]
-
-
-def test_pages_may_be_newer_than_deltas_of_a_recreated_dataset(new_log):
-    """A compaction that stopped before changes were dropped; they are put back over its pages."""
-    log = new_log()
-    log.create(budget=8.0)
-    log.withdraw()
-    log.create(budget=1.0)
-    log.open()
-    log.charge(0, [1, 2], [1.0, 5.0])
-    ahead = Ledger(0, 1)
-    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
-    ahead.state.load(pages, log.changes)
-    log.hand_over(ahead)
-    assert admitted(log.charge(1, [2, 1], [5.0, 1.0])) == [False, True]
-
-
-def test_several_changes_of_one_dataset_in_one_batch_come_to_the_last(new_log):
-    log = new_log()
-    records = []
-    for action in (
-        lambda: log.create(budget=8.0),
-        log.withdraw,
-        lambda: log.create(budget=1.0),
-        log.open,
-        lambda: log.charge(0, [1], [1.0]),
-        lambda: log.create("gone"),
-        lambda: log.withdraw("gone"),
-    ):
-        action()
-        records.append(log.records[-1])
-    batch = Ledger(0, 1)
-    for offset, record in enumerate(records):
-        batch.apply(offset, record)
-    after = rebuilt([encode(batch.state.take_delta())])
-    assert list(after.state.datasets) == ["d"]
-    assert after.state.datasets["d"].policy == log.ledger.state.datasets["d"].policy
-    assert after.summary() == batch.summary() == log.ledger.summary()
 
 
 # --- P of the log -------------------------------------------------------------------------------
@@ -233,7 +180,7 @@ def test_what_is_refused_does_not_bind_a_log_to_its_partitions(new_log, what, re
         log.ledger.apply(1, encode(CreateDataset(request="t", policy=policy_for(2))))
 
 
-def test_another_partition_count_is_refused_after_the_first_dataset(new_log):
+def test_another_partition_count_is_rejected_after_a_dataset(new_log):
     """Also after the dataset is gone: a client's mistake must not stop a log that is right."""
     log = new_log()
     log.create()

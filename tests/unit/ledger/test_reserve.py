@@ -1,26 +1,16 @@
 """A step that reserves a share of the budget leaves at least that share to every user."""
 
-from fractions import Fraction
-from math import ceil
-
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from streams import Turnstile
 from streams.records import Reason
 from streams.records.digests import charge_digest
 from streams.records.requests import Charge
 from streams.sdk.errors import InvalidRequest
-from tests.examples import examples
 from tests.unit.ledger.ledgers import Log, admitted
 from tests.unit.ledger.test_nested_clipping import (
     CLIPS,
-    NORM,
     UNIT,
-    USERS,
-    budgets,
     chain,
     granted,
 )
@@ -49,38 +39,6 @@ def test_clipping_grants_what_leaves_the_reserve() -> None:
     )
     assert log.spent() == {1: UNIT // 8}
     assert granted(log.charge(1, [1], [1.0], scale=1.0)) == pytest.approx([0.75**0.5], rel=2**-48)
-
-
-CHAINS = st.lists(budgets([CLIPS, {}]), min_size=1, max_size=2)
-RESERVE = st.sampled_from([0.0, 0.1, 0.5, 1.0 - 2.0**-53]) | st.floats(0.0, 0.99)
-STEPS = st.lists(
-    st.tuples(RESERVE, st.lists(NORM, min_size=len(USERS), max_size=len(USERS))), max_size=8
-)
-
-
-@given(policies=CHAINS, scale=st.sampled_from([0.01, 1.0, 40.0]), steps=STEPS)
-@examples(60)
-def test_reserve_remains_of_every_budget(
-    policies: list[dict], scale: float, steps: list[tuple[float, list[float]]]
-) -> None:
-    log = chain(*policies)
-    names = "de"[: len(policies)]
-    spent = {name: dict.fromkeys(USERS, 0) for name in names}
-    for step, (reserve, norms) in enumerate(steps):
-        decision = log.charge(step, USERS, norms, scale=scale, reserve=reserve)
-        for name, policy in zip(names, policies, strict=True):
-            limits = [
-                int(number * UNIT) - ceil(int(number * UNIT) * Fraction(reserve))
-                for number in policy["budget"]
-            ]
-            limit = limits if len(limits) > 1 and "per_user_order" not in policy else max(limits)
-            before, spent[name] = spent[name], log.spent(name)
-            for user, is_in in zip(USERS, admitted(decision), strict=True):
-                now = np.array(spent[name][user])
-                if (now != before[user]).any():
-                    assert is_in
-                    assert (now <= limit).all()
-    log.audit()
 
 
 def test_reserve_is_part_of_a_step() -> None:

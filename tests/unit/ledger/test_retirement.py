@@ -80,7 +80,7 @@ def test_only_a_manager_of_all_datasets_retires_the_log():
     log.audit()
 
 
-def test_a_log_that_begins_with_an_import_is_not_applied_from_nothing():
+def test_log_that_begins_with_an_import_needs_its_snapshot():
     log = Log()
     with pytest.raises(ImportPending) as pending:
         log.send(Import(origin=OTHER, partitions=2))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streams.ledger import slots
-from tests.unit.ledger.test_ledger import random_log
+from tests.unit.ledger.random_logs import RandomLog
 
 PUBLISHED = (0x9E3779B97F4A7C15, 0, 1)
 """A seed that an attacker knows."""
@@ -64,6 +64,6 @@ def test_outputs_and_deltas_do_not_depend_on_the_seed(monkeypatch):
     logs = []
     for seed in (PUBLISHED, (3, 4, 5)):
         monkeypatch.setattr(slots, "SEED", seed)
-        logs.append(random_log(3))
+        logs.append(RandomLog(3).grow(160))
     assert logs[0].outputs == logs[1].outputs
     assert logs[0].changes == logs[1].changes

@@ -19,7 +19,7 @@ def numbers() -> Tracked[int]:
     return Tracked("number", int)
 
 
-def test_an_entry_is_stored_under_its_kind_and_the_names_that_lead_to_it():
+def test_entry_is_stored_under_its_kind_and_address():
     tracked = numbers()
     for number, address in enumerate(PLACES):
         tracked[address] = number
@@ -40,7 +40,7 @@ def test_delta_has_the_last_value_of_changed_entries_only():
     assert tracked.changed_bytes == 0
 
 
-def test_a_page_that_was_taken_is_behind_again_when_its_entry_changes():
+def test_taken_page_is_unmerged_again_after_a_change():
     tracked = numbers()
     tracked["d",] = 1
     assert tracked.take_page("number:d") == encode(1)
@@ -52,7 +52,7 @@ def test_a_page_that_was_taken_is_behind_again_when_its_entry_changes():
     assert tracked.unmerged() == []
 
 
-def test_missing_entries_cannot_be_deleted_but_restored_as_deleted():
+def test_missing_entry_can_be_restored_as_deleted():
     tracked = numbers()
     with pytest.raises(KeyError):
         del tracked["d",]

@@ -1,0 +1,29 @@
+"""Ledger, auditor and every later owner agree about random logs."""
+
+from random import Random
+
+import pytest
+
+from tests.unit.ledger.ledgers import MergingWorker, rebuilt
+from tests.unit.ledger.random_logs import RandomLog
+
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 16))]
+
+
+@pytest.mark.usefixtures("short_pages")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_owner_decides_as_the_auditor_does(seed):
+    log = RandomLog(seed).grow(180 if seed < 4 else 400)
+    log.audit()
+    worker = MergingWorker(Random(seed))
+    for offset, (record, outputs) in enumerate(zip(log.records, log.outputs, strict=True)):
+        assert worker.ledger.apply(offset, record) == outputs
+        worker.go_on()
+    worker.finish()
+    fresh = rebuilt(log.changes)
+    # Which pages there are; the accrued charges in them depend on who took over when.
+    names = {name for name in fresh.state.unmerged() if fresh.state.take_page(name) is not None}
+    assert worker.pages.keys() == names
+    worker.die()
+    log.hand_over(worker.ledger)
+    log.audit()
