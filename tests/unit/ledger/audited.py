@@ -1,6 +1,7 @@
 """A log that is applied twice: by a ledger, and by the auditor of the pipeline tests."""
 
 from types import SimpleNamespace
+from typing import ClassVar
 
 from streams.ledger.ledger import Channel
 from tests.audit.auditor import Auditor
@@ -10,11 +11,18 @@ from tests.unit.ledger.ledgers import Log, rebuilt
 
 
 class AuditedLog(Log):
-    """Every record goes to both; ``audit`` asserts that they agree about everything."""
+    """Every record goes to both; ``audit`` asserts that they agree about everything.
+
+    Attributes:
+        made: those that the running test has made, which are audited when it is over.
+    """
+
+    made: ClassVar[list["AuditedLog"]] = []
 
     def __init__(self, partitions: int = 1, partition: int = 0) -> None:
         super().__init__(partitions, partition)
         self.auditor = Auditor(partitions)
+        self.made.append(self)
         self.published: dict[str, list] = {channel.value: [] for channel in Channel}
 
     def send(self, record) -> list:

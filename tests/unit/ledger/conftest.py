@@ -6,17 +6,12 @@ from streams.ledger import accounts, columns, roster_members, state
 from tests.unit.ledger.audited import AuditedLog
 
 
-@pytest.fixture
-def new_log():
-    """Make logs that are audited when the test is over."""
-    logs = []
-
-    def new(**place) -> AuditedLog:
-        logs.append(AuditedLog(**place))
-        return logs[-1]
-
-    yield new
-    for log in logs:
+@pytest.fixture(autouse=True)
+def _audit():
+    """Audit every log that a test has made when the test is over."""
+    AuditedLog.made.clear()
+    yield
+    for log in AuditedLog.made:
         log.audit()
 
 

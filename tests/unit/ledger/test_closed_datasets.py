@@ -38,7 +38,6 @@ def test_closed_dataset_rejects_every_request():
     assert log.spent() == spent
     assert log.ledger.summary().datasets["d"].closed
     assert log.ledger.summary().open_runs == 0
-    log.audit()
 
 
 def test_nested_datasets_are_closed_and_parents_go_on():
@@ -52,7 +51,6 @@ def test_nested_datasets_are_closed_and_parents_go_on():
     for run, dataset in (("p", "person"), ("s", "search")):
         state = log.ledger.state.runs[dataset, run]
         assert reason(log.charge(state.step + 1, [1], [0.1], dataset=dataset, run=run)) is None
-    log.audit()
 
 
 def test_closing_again_is_answered_and_changes_nothing():
@@ -61,4 +59,3 @@ def test_closing_again_is_answered_and_changes_nothing():
     assert close(log, "person").datasets == first.datasets == sorted(first.datasets)
     assert len(first.datasets) == 5
     assert reason(log.close("ads", "a")) is None
-    log.audit()

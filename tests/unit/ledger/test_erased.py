@@ -62,7 +62,6 @@ def test_charging_many_erased_users_hashes_each_id_once_per_key(monkeypatch):
     decision = log.charge(0, names, [1.0] * len(names))
     assert are_erased(decision) == [True] * len(names)
     assert len(hashed) <= 400
-    log.audit()
 
 
 def test_erased_ids_are_in_no_state_or_output():
@@ -81,7 +80,6 @@ def test_erased_ids_are_in_no_state_or_output():
         assert octets not in b"".join(out.value for out in said)
         assert [out.key for out in said if octets in (out.key or b"")] in ([], [said[1].key])
         assert again.state.erased == log.ledger.state.erased
-        log.audit()
 
 
 class Stored(msgspec.Struct):
@@ -103,7 +101,6 @@ def test_a_keyed_hash_is_no_id(user_ids, known):
         assert log.charge(step, users, [0.1] * len(users)).reason is Reason.MALFORMED
         assert log.enrol(users, first=4).reason is Reason.MALFORMED
     assert erase(log, name).reason is Reason.MALFORMED
-    log.audit()
 
 
 def test_an_id_of_another_pseudonym_key_is_refused():
@@ -227,7 +224,6 @@ def of_another_kind() -> RosterLog:
 )
 def test_no_output_depends_on_an_erasure_key(make):
     log = make()
-    log.audit()
     for keys in ([KEY], [KEY, f"{OTHER} {KEY}"], ["", KEY, f"{OTHER},{KEY}"]):
         assert rotated(log, *keys) == log.outputs
 

@@ -24,7 +24,6 @@ def test_a_rejected_opening_names_the_holder_and_changes_nothing() -> None:
     assert rejected.holder == Holder(dataset="d", run="first")
     assert ("inner", "second") not in log.ledger.state.runs
     assert isinstance(log.charge(0, [1], [1.0], run="first"), Decision)
-    log.audit()
 
 
 def test_run_that_was_taken_over_gets_no_decision() -> None:
@@ -37,7 +36,6 @@ def test_run_that_was_taken_over_gets_no_decision() -> None:
         Reason.BUDGET_HELD,
         Holder(dataset="d", run="second"),
     )
-    log.audit()
 
 
 def test_a_repeated_opening_takes_nothing_over() -> None:
@@ -50,7 +48,6 @@ def test_a_repeated_opening_takes_nothing_over() -> None:
     newer = log.open(run="first", attempt=2, request="c", take_over=True)
     assert isinstance(newer, RunOpened)
     assert log.charge(1, [1], [1.0], run="second").reason is Reason.BUDGET_HELD
-    log.audit()
 
 
 def joint_log() -> AuditedLog:
@@ -85,7 +82,6 @@ def test_a_run_holds_each_outermost_budget_or_none() -> None:
         assert log.open(name, "other").reason is Reason.BUDGET_HELD
     log.close("joint")
     assert holders(log) == {}
-    log.audit()
 
 
 def test_a_run_that_lost_one_of_its_budgets_charges_none() -> None:
@@ -100,7 +96,6 @@ def test_a_run_that_lost_one_of_its_budgets_charges_none() -> None:
     )
     assert isinstance(log.open("joint", attempt=2, request="b", take_over=True), RunOpened)
     assert holders(log) == {"d": "joint", "else": "joint"}
-    log.audit()
 
 
 def test_an_outermost_dataset_switches_off_its_own_hold_only() -> None:
@@ -111,4 +106,3 @@ def test_an_outermost_dataset_switches_off_its_own_hold_only() -> None:
     log.open("joint")
     assert isinstance(log.open("else"), RunOpened)
     assert log.open("d").reason is Reason.BUDGET_HELD
-    log.audit()

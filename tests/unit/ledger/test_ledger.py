@@ -7,19 +7,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.unit.ledger.ledgers import Log, admitted, exhausted
+from tests.unit.ledger.audited import AuditedLog
+from tests.unit.ledger.ledgers import admitted, exhausted
 
 
 @pytest.fixture
-def log(new_log) -> Log:
-    log = new_log()
+def log() -> AuditedLog:
+    log = AuditedLog()
     log.create(**log.any_ids)
     log.open()
     return log
 
 
-def test_exactly_as_many_steps_are_admitted_as_fit(new_log):
-    log = new_log()
+def test_exactly_as_many_steps_are_admitted_as_fit():
+    log = AuditedLog()
     log.create(budget=1.0)
     log.open()
     for step in range(32):  # each costs 1 / 32

@@ -17,6 +17,7 @@ from streams.records import (
     Reason,
     encode,
 )
+from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, admitted, rebuilt
 
 COMPOSED, DECOMPOSED = "Zoë", unicodedata.normalize("NFD", "Zoë")
@@ -43,8 +44,8 @@ CREATED_AGAIN = [
 
 
 @pytest.mark.parametrize(("first", "second", "answered"), CREATED_AGAIN, ids=str)
-def test_kinds_of_ids_are_part_of_the_policy_that_never_changes(new_log, first, second, answered):
-    log = new_log()
+def test_kinds_of_ids_are_part_of_the_policy_that_never_changes(first, second, answered):
+    log = AuditedLog()
     log.create(user_ids=first)
     policy = log.ledger.state.datasets["d"].policy
     again = log.create(user_ids=second)
@@ -69,8 +70,8 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("user_ids", "steps", "charged"), KINDS, ids=str)
-def test_ids_of_another_kind_are_refused_and_change_nothing(new_log, user_ids, steps, charged):
-    log = new_log()
+def test_ids_of_another_kind_are_refused_and_change_nothing(user_ids, steps, charged):
+    log = AuditedLog()
     log.create(user_ids=user_ids)
     log.open()
     step, users_charged = 0, []
@@ -93,8 +94,8 @@ def test_ids_of_another_kind_are_refused_and_change_nothing(new_log, user_ids, s
         ([DECOMPOSED], Reason.MALFORMED),
     ],
 )
-def test_a_name_has_one_budget(new_log, users, reason):
-    log = new_log()
+def test_a_name_has_one_budget(users, reason):
+    log = AuditedLog()
     log.create()
     log.open()
     assert log.charge(0, users, [1.0] * len(users)).reason is reason
@@ -105,8 +106,8 @@ def test_a_name_has_one_budget(new_log, users, reason):
 # --- withdrawal ---------------------------------------------------------------------------------
 
 
-def test_unused_dataset_is_withdrawn_and_created_otherwise(new_log):
-    log = new_log()
+def test_unused_dataset_is_withdrawn_and_created_otherwise():
+    log = AuditedLog()
     log.create(budget=8.0)
     withdrawn = log.withdraw()
     assert isinstance(withdrawn, DatasetWithdrawn)
@@ -118,8 +119,8 @@ def test_unused_dataset_is_withdrawn_and_created_otherwise(new_log):
 
 
 @pytest.mark.parametrize("name", ["d", "never-created"])
-def test_withdrawing_what_is_not_there_is_answered(new_log, name):
-    log = new_log()
+def test_withdrawing_what_is_not_there_is_answered(name):
+    log = AuditedLog()
     log.create()
     log.withdraw()
     first, again = log.withdraw(name), log.withdraw(name)
@@ -127,8 +128,8 @@ def test_withdrawing_what_is_not_there_is_answered(new_log, name):
     assert isinstance(first, DatasetWithdrawn)
 
 
-def test_a_dataset_is_in_use_from_the_first_run_on_for_ever(new_log):
-    log = new_log()
+def test_a_dataset_is_in_use_from_the_first_run_on_for_ever():
+    log = AuditedLog()
     log.create()
     log.open()
     for _ in range(2):
@@ -169,8 +170,8 @@ BEFORE_THE_FIRST = [
 
 
 @pytest.mark.parametrize(("what", "record"), BEFORE_THE_FIRST, ids=[r[0] for r in BEFORE_THE_FIRST])
-def test_what_is_refused_does_not_bind_a_log_to_its_partitions(new_log, what, record):
-    log = new_log(partitions=3)
+def test_what_is_refused_does_not_bind_a_log_to_its_partitions(what, record):
+    log = AuditedLog(partitions=3)
     if isinstance(record, dict):
         policy = {**msgspec.to_builtins(policy_for(2)), **record.get("policy", {})}
         record = encode({"type": "create-dataset", "request": "t", **record, "policy": policy})
@@ -180,9 +181,9 @@ def test_what_is_refused_does_not_bind_a_log_to_its_partitions(new_log, what, re
         log.ledger.apply(1, encode(CreateDataset(request="t", policy=policy_for(2))))
 
 
-def test_another_partition_count_is_rejected_after_a_dataset(new_log):
+def test_another_partition_count_is_rejected_after_a_dataset():
     """Also after the dataset is gone: a client's mistake must not stop a log that is right."""
-    log = new_log()
+    log = AuditedLog()
     log.create()
     log.withdraw()
     wrong = encode(CreateDataset(request="t", policy=policy_for(2)))
@@ -194,8 +195,8 @@ def test_another_partition_count_is_rejected_after_a_dataset(new_log):
     assert isinstance(log.create(), DatasetCreated)
 
 
-def test_the_auditor_stops_where_the_ledger_stops(new_log):
-    log = new_log(partitions=2)
+def test_the_auditor_stops_where_the_ledger_stops():
+    log = AuditedLog(partitions=2)
     log.send(b"garbage")
     log.auditor.apply(0, 1, encode(CreateDataset(request="t", policy=policy_for(3))), {})
     assert log.auditor.suspended == {0: 1}

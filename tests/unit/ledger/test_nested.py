@@ -97,7 +97,6 @@ def test_invalid_parent_is_rejected_and_changes_nothing(reason, fields):
     assert isinstance(answer, Rejected)
     assert answer.reason is reason
     assert dict(log.ledger.state.policies) == before
-    log.audit()
 
 
 def test_a_dataset_has_the_kinds_of_ids_of_those_it_is_within():
@@ -107,7 +106,6 @@ def test_a_dataset_has_the_kinds_of_ids_of_those_it_is_within():
     assert log.create("ads", parents=["person"], user_ids="integer").policy.user_ids == "integer"
     log.open("ads")
     assert log.charge(0, ["x"], [1.0], dataset="ads").reason is Reason.MIXED_USERS
-    log.audit()
 
 
 def test_first_charge_decides_the_kind_of_ids_of_a_family():
@@ -119,7 +117,6 @@ def test_first_charge_decides_the_kind_of_ids_of_a_family():
     log.charge(0, [1], [1.0], dataset="ads")
     assert log.charge(0, ["1"], [1.0], dataset="search").reason is Reason.MIXED_USERS
     assert log.enrol(["1"], dataset="search").reason is Reason.MIXED_USERS
-    log.audit()
 
 
 def test_what_a_dataset_is_within_never_changes():
@@ -128,7 +125,6 @@ def test_what_a_dataset_is_within_never_changes():
         fields = {**DATASETS["tuning"], **change}
         assert log.create("tuning", **fields).reason is Reason.POLICY_CHANGED
     assert log.create("tuning", **DATASETS["tuning"]).policy.parents == ["ads"]
-    log.audit()
 
 
 def test_whoever_opens_a_run_is_told_of_all_budgets():
@@ -157,7 +153,6 @@ def test_every_budget_has_to_be_able_to_charge_the_mechanism(measure, mechanism,
     log.open("ads")
     answer = log.charge(0, [1], [0.1], dataset="ads", mechanism=mechanism)
     assert getattr(answer, "reason", None) == reason
-    log.audit()
 
 
 @pytest.mark.parametrize("cut", [8, -8])
@@ -169,4 +164,3 @@ def test_cost_tables_of_too_few_or_too_many_budgets_are_refused(cut):
     step = {"dataset": "ads", "run": "a", "members": 1}
     assert log.step(0, wrong, **step).reason is Reason.INVALID_COST_TABLE
     assert told(log.step(0, units, **step), "halted") == []
-    log.audit()

@@ -3,6 +3,7 @@
 import pytest
 
 from accounting.filters import payment
+from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.roster_logs import RosterLog, begun, prices
 
 USERS = (7, 8, 9, 10)
@@ -48,3 +49,4 @@ def test_each_kind_of_charge_goes_through_the_one_rule(charge, change, monkeypat
     change(monkeypatch)
     with pytest.raises(AssertionError):
         charge().audit()
+    AuditedLog.made.clear()

@@ -26,4 +26,3 @@ def test_every_owner_decides_as_the_auditor_does(seed):
     assert worker.pages.keys() == names
     worker.die()
     log.hand_over(worker.ledger)
-    log.audit()

@@ -62,7 +62,6 @@ def log():
         log.send(signed(setting("guarded", 1, LIST), "mary"))
         log.send(signed(CloseDataset(dataset="guarded-ended", request="t"), "mary"))
         yield log
-        log.audit()
 
 
 def charge() -> dict[str, Any]:

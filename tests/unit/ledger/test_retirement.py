@@ -38,7 +38,6 @@ def test_a_retired_log_refuses_every_request():
     assert isinstance(answer_of(log.send(retire(log))), LogRetired)
     assert log.ledger.state.retired[()] == retirement
     assert dict(log.ledger.state.runs) == before
-    log.audit()
 
 
 def test_a_retirement_ends_all_runs_and_charges_what_has_accrued():
@@ -49,7 +48,6 @@ def test_a_retirement_ends_all_runs_and_charges_what_has_accrued():
     state = log.ledger.state
     assert all(run.closed for run in state.runs.values())
     assert not {*state.rosters, *state.holds}
-    log.audit()
 
 
 @pytest.mark.parametrize("kind", ["dataset", "access"])
@@ -63,7 +61,6 @@ def test_a_partition_with_other_datasets_does_not_retire(kind):
     assert not log.ledger.state.retired
     log.open()
     assert log.reason() is None
-    log.audit()
 
 
 def test_only_a_manager_of_all_datasets_retires_the_log():
@@ -77,7 +74,6 @@ def test_only_a_manager_of_all_datasets_retires_the_log():
     log.send(signed(request, "mary"))
     assert log.reason() is None
     assert log.ledger.state.retired
-    log.audit()
 
 
 def test_log_that_begins_with_an_import_needs_its_snapshot():

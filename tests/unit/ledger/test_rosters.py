@@ -48,7 +48,6 @@ def test_a_step_of_nobody_is_decided_under_every_policy(policy):
     measure, orders = POLICIES[policy]["measure"], POLICIES[policy].get("orders")
     assert log.step(1, prices(4.0, measure, orders), members=0).members == 0
     assert log.charge(2, [], []).users == 0
-    log.audit()
 
 
 def test_repeated_enrolment_changes_nothing_and_others_follow():
@@ -57,7 +56,6 @@ def test_repeated_enrolment_changes_nothing_and_others_follow():
     assert log.enrol([9, 10, 11], first=2).members == 5
     assert log.enrol([12], first=5).members == 6
     assert log.enrol([]).digests == page_digests(UserIds(np.arange(7, 13)))
-    log.audit()
 
 
 def test_clip_norm_with_equal_levels_is_refused():
@@ -67,7 +65,6 @@ def test_clip_norm_with_equal_levels_is_refused():
     assert log.enrol([1], clip_norm=5e-324).reason is Reason.INVALID_LEVELS
     assert not log.ledger.state.rosters
     assert not len(log.ledger.state.datasets["d"])
-    log.audit()
 
 
 def test_a_run_without_a_roster_cannot_be_charged_by_one():
@@ -84,7 +81,6 @@ def test_a_repeated_roster_step_is_charged_once():
     assert log.step(0, prices()) == first
     assert log.step(0) == first
     assert log.spent() == spent
-    log.audit()
 
 
 def test_a_closed_run_has_no_roster_and_leaves_no_page_of_it():
@@ -99,7 +95,6 @@ def test_a_closed_run_has_no_roster_and_leaves_no_page_of_it():
     }
     assert gone == {"roster:d/r", "members:d/r/0"}
     assert not log.ledger.state.unmerged()
-    log.audit()
 
 
 def test_interrupted_merge_leaves_no_page_of_a_closed_roster():
@@ -136,7 +131,6 @@ def test_a_run_may_close_during_a_merge(taken, dies):
     worker.finish()
     assert not [name for name in worker.pages if name.startswith(("roster:", "members:"))]
     log.hand_over(worker.ledger)
-    log.audit()
 
 
 @pytest.mark.usefixtures("short_pages")
@@ -194,7 +188,6 @@ def test_unbound_members_are_examined_only_after_changes(monkeypatch):
     log.step(6, members=7, positions=[0, 2], levels=[1, 1])
     assert looked == [6, 2, 7, 2]
     log.step(7, members=7)
-    log.audit()
     assert log.ledger.state.datasets["d"].numbers(slice(0, 7))["bound"].tolist() == [1] * 7
 
 
@@ -240,4 +233,3 @@ def test_roster_closed_during_a_merge_stays_closed(deleted):
     left = {number for number in range(3) if number not in deleted}
     assert {number for _, number in again.state.rosters.dropped} >= left
     log.hand_over(again)
-    log.audit()

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from streams.records import Decision, Reason, Rejected, RunClosed, RunOpened
-from tests.unit.ledger.ledgers import Log
+from tests.unit.ledger.audited import AuditedLog
 
 
 @pytest.fixture
-def log(new_log) -> Log:
-    log = new_log()
+def log() -> AuditedLog:
+    log = AuditedLog()
     log.create()
     return log
 

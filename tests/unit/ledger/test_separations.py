@@ -38,7 +38,6 @@ def test_participants_are_halted_until_the_separation_has_passed():
         assert UserIds.unpack(decision.halted).tolist() == [3, 1]
         assert log.spent() == spent
     assert admitted(log.charge(3, [1, 2, 3], [1.0, 1.0, 1.0])) == [True] * 3
-    log.audit()
 
 
 OPENINGS = [
@@ -70,7 +69,6 @@ def test_a_separation_is_fixed_with_the_first_step(before, charged, asked, expec
     else:
         assert isinstance(opened, RunOpened)
         assert opened.min_separation == expected
-    log.audit()
 
 
 def test_attempt_has_one_separation_and_a_roster_none():
@@ -85,7 +83,6 @@ def test_attempt_has_one_separation_and_a_roster_none():
     refused = log.open(run="rostered", attempt=2, min_separation=3)
     assert refused.reason is Reason.SEPARATION_CHANGED
     assert log.enrol([1], run="fresh").reason is Reason.NO_ROSTERS
-    log.audit()
 
 
 def test_nothing_is_kept_of_a_run_that_is_closed():
@@ -103,4 +100,3 @@ def test_nothing_is_kept_of_a_run_that_is_closed():
         n for n in log.ledger.state.unmerged() if log.ledger.state.take_page(n) is None
     } == names
     assert not log.ledger.state.participants.must_wait(("d", "r"), np.arange(4)).any()
-    log.audit()
