@@ -118,18 +118,6 @@ def test_one_step_more_than_allowed_exceeds_the_copies() -> None:
     assert _excess(_laws(everywhere, 3), _copies(2)) > 0.01
 
 
-def test_a_level_that_follows_the_coin_of_its_own_step_exceeds_the_copies() -> None:
-    """The coin of a step is drawn after its charge; charging sampled steps alone is not enough."""
-
-    def if_sampled(history: History, left: int) -> int:
-        return 2
-
-    policy = _policies(3, 3, if_sampled)
-    # Three draws, of which at most one is counted: a draw without the user is free.
-    drawn_once = {h: 0 if any(coin for _, coin in h) else level for h, level in policy.items()}
-    assert _excess(_laws(drawn_once, 3), _copies(1)) > 0.01
-
-
 @pytest.mark.parametrize("rate", [0.004, 0.01, 1.0])
 @pytest.mark.parametrize("norm", [0.2, 0.9, 1.0])
 def test_a_lower_rate_and_more_noise_are_dominated_by_the_shape(rate: float, norm: float) -> None:

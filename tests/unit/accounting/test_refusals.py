@@ -76,6 +76,7 @@ from accounting.release import (
     clip_rows,
 )
 from accounting.release.clipping import norm_products
+from accounting.release.exact_coins import heads
 from accounting.release.exact_normals import LARGEST_STDDEV, ExactNormals
 from accounting.reports import METHODS
 from accounting.reports.renyi_report import RenyiReport
@@ -154,7 +155,7 @@ def costs() -> list[Refused]:
             zcdp_cost,
             step,
             {
-                "mechanism": ["gaussian", sampled, PoissonGaussian(1.0, 1.0)],
+                "mechanism": ["gaussian", sampled, PoissonRecords(1.0, 0.1, 2)],
                 "norms": [*NO_NORMS, 1.0],
             },
         ),
@@ -275,6 +276,15 @@ def filters() -> list[Refused]:
             {"spent": [[-1], [2**44 + 1], [2**70], [1.5], [True], ["1"], [], [1, 2], [None]]},
         ),
         Refused(
+            best_order,
+            {"costs": np.array([[1, 2]]), "budgets": [1, 2]},
+            {
+                "costs": [ONE, np.ones((2, 3), dtype=np.int64), -np.ones((2, 2), dtype=np.int64)],
+                "budgets": [[], [1, -1], [1.0, 2.0], [1] * 257],
+            },
+        ),
+        Refused(candidate_orders, {"epsilon": 1.0, "delta": 1e-300}, {"epsilon": [0.0]}),
+        Refused(
             lambda tick_size, ticks=ONE, used=ZERO: advance_units(used, ticks, ZERO, tick_size),
             {"tick_size": 1},
             {
@@ -349,6 +359,7 @@ def releases() -> list[Refused]:
             {"universe": 2, "contribution": 1.0, "noise_stddev": 1.0},
             {"universe": [1, 256**65], "contribution": [0.0, 2.0**-21], "noise_stddev": [0.0]},
         ),
+        Refused(partial(heads, 3), {"rate": 0.5}, {"rate": [-0.1, 1.1, NAN]}),
         Refused(ExactNoise, {"generator": None}, {"generator": [7, "os", np.random.PCG64(0)]}),
         Refused(
             lambda stddev: ExactNormals().draw(stddev, 3),
@@ -462,7 +473,6 @@ def of_filters() -> Iterator[Refused]:
         yield takes(lambda spent, rule=rule: LocalFilter(rule, spent), [0])
         yield takes(lambda cost, rule=rule: LocalFilter(rule).admit_cost(cost), 0.1)
     yield takes(rogers.admit_units, rogers.initial_state(1), rogers.initial_state(1))
-    yield takes(best_order, np.array([[1]]), [1])
     yield takes(PureDPFilter, 1.0)
 
 

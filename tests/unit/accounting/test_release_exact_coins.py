@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from accounting import InvalidInput
 from accounting.release.exact_coins import heads
 
 
@@ -72,9 +71,3 @@ def test_the_number_of_heads_is_binomial(rate: float, generator: np.random.Gener
     assert stats.binomtest(found.size, count, rate).pvalue > 1e-9
     halves = np.count_nonzero(found < count // 2)
     assert found.size == 0 or stats.binomtest(int(halves), found.size).pvalue > 1e-9
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.1, math.nan])
-def test_a_rate_that_is_no_probability_is_refused(rate: float) -> None:
-    with pytest.raises(InvalidInput):
-        heads(3, rate)

@@ -170,7 +170,3 @@ def test_a_fork_of_the_process_draws_other_deviates() -> None:
     ran = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
     mine, other = (set(map(int, line[1:-1].split(","))) for line in ran.stdout.splitlines())
     assert len(mine & other) < 10
-
-
-def test_no_deviates_are_an_empty_array() -> None:
-    assert ExactNormals().draw(Fraction(1), 0).shape == (0,)

@@ -1,8 +1,8 @@
 """Levels from sampled gradients (docs/research/sampled-levels.md), by enumeration.
 
 Its proof uses of the noise nothing but the likelihood ratios of a step, so it holds for noise on
-finitely many outputs too, where both worlds can be computed: for every policy there is, or for the
-worst that a search finds. Outputs add up modulo their number, as real numbers do without end.
+finitely many outputs too, where both worlds can be computed for every policy there is. Outputs add
+up modulo their number, as real numbers do without end.
 
 A policy chooses one of a few options (a sampling rate and a shift, which is the level) for one
 user, from the outputs and the user's coins so far; the filter leaves the user out where the option
@@ -160,28 +160,6 @@ def random_policies(
     return [rng.integers(options, size=(count, *table)) for table in shapes(steps, cells, late)]
 
 
-def worst_found(
-    game: Game, budget: float, steps: int, charging: Charging, rng: np.random.Generator
-) -> float:
-    """What a search finds that changes one choice at a time for the better."""
-    options, cells = len(game.rates), int(game.cells.max()) + 1
-    policy = random_policies(rng, 1, options, steps, cells, charging == "late")
-    worst = float(game.losses(policy, budget, charging)[0])
-    while True:
-        table = np.concatenate([part.ravel() for part in policy])
-        changed = np.tile(table, (len(table) * options, 1))
-        changed[np.arange(len(changed)), np.repeat(np.arange(len(table)), options)] = np.tile(
-            np.arange(options), len(table)
-        )
-        parts = np.split(changed, np.cumsum([part.size for part in policy])[:-1], axis=1)
-        nearby = [part.reshape(-1, *old.shape[1:]) for part, old in zip(parts, policy, strict=True)]
-        losses = game.losses(nearby, budget, charging)
-        best = int(losses.argmax())
-        if losses[best] <= worst + 1e-9:
-            return worst
-        worst, policy = float(losses[best]), [part[best : best + 1] for part in nearby]
-
-
 def budgets_of(game: Game, steps: int) -> list[float]:
     """Sums that policies can spend to the last unit, and one that leaves a rest."""
     costs = game.costs[1:]
@@ -191,14 +169,12 @@ def budgets_of(game: Game, steps: int) -> list[float]:
 
 SMALL = ([0.6, 0.4], [(0.5, 1), (1.0, 1)], 2)
 WIDE = ([0.5, 0.3, 0.2], [(0.3, 1), (0.3, -1), (1.0, 1)], 2)
-LONG = ([0.7, 0.3], [(0.4, 1)], 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "options", "steps", "order"),
-    [(*game, order) for game in (SMALL, WIDE) for order in ORDERS]
-    + [pytest.param(*LONG, 4.0, marks=pytest.mark.thorough)],
+    [(*game, order) for game in (SMALL, WIDE) for order in ORDERS],
 )
 def test_no_policy_at_all_loses_more_than_its_budget(
     noise: list[float], options: list[tuple[float, int]], steps: int, order: float
@@ -249,18 +225,6 @@ def test_no_policy_at_all_loses_more_than_its_budget_in_exact_numbers(order: int
     assert met
 
 
-@pytest.mark.parametrize(
-    ("steps", "order"),
-    [(steps, order) for steps in (2, 3) for order in ORDERS]
-    + [pytest.param(4, 4.0, marks=pytest.mark.thorough)],
-)
-def test_no_policy_that_a_search_finds_loses_more_than_its_budget(steps: int, order: float) -> None:
-    rng = np.random.default_rng(5)
-    game = Game.cyclic([0.5, 0.3, 0.2], [(0.1, 1), (0.5, 1), (0.5, -1), (1.0, 1)], order)
-    for budget in budgets_of(game, steps):
-        assert worst_found(game, budget, steps, "every step", rng) <= ROUNDING
-
-
 @pytest.mark.parametrize("order", [1.5, 2.0, 4.0])
 @pytest.mark.parametrize("steps", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_no_policy_of_gaussian_steps_loses_more_than_the_library_charged(
@@ -271,8 +235,6 @@ def test_no_policy_of_gaussian_steps_loses_more_than_the_library_charged(
     for budget in budgets_of(game, steps):
         policies = random_policies(rng, 40 if steps == 2 else 6, len(game.rates), steps, 2)
         assert game.losses(policies, budget, "every step").max() <= ROUNDING
-        if steps == 2:
-            assert worst_found(game, budget, steps, "every step", rng) <= ROUNDING
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -296,14 +258,6 @@ def test_the_sampled_cost_may_not_be_charged_only_when_sampled_nor_the_level_fol
         for policy in every_policy(2, 2, 2, charging == "late")
     ]
     assert max(losses) > 0.2 * budget
-
-
-def test_gaussian_users_charged_only_when_sampled_lose_almost_twice_their_budget() -> None:
-    game = Game.gaussian([(0.2, 1.0)], 2.0)
-    budget = float(game.costs.max())
-    always = [np.ones((1, rows, columns), dtype=np.int64) for rows, columns in shapes(3, 2)]
-    assert game.losses(always, budget, "every step") == pytest.approx(0.0, abs=1e-10)
-    assert game.losses(always, budget, "when sampled") > 0.9 * budget
 
 
 def two_worlds(

@@ -10,7 +10,7 @@ import pytest
 
 from streams.config import ConfigurationError
 from streams.web.links import Claims, TokenKind, Visits
-from streams.web.portal import MOST_OF_A_USER
+from streams.web.portal import MOST_OF_A_USER, Portal
 from tests.unit.web.sites import ENDS, KEYS, USERS, Browser, Clock, ask_portal, token_of
 
 ADA = (200, '{"secret":"of ada-lovelace"}')
@@ -96,6 +96,20 @@ def test_a_revoked_link_ends_in_the_middle_of_a_session(tmp_path: Path) -> None:
         assert await browser.enter(KEYS.sign(claims)) == 403
 
     ask_portal(ask, file=file)
+
+
+def test_an_open_page_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Portal, "every", 0.01)
+
+    async def ask(browser: Browser) -> None:
+        await browser.enter(token_of())
+        async with browser.session.get(f"{browser.url}events") as answer:
+            assert b"secret" in await answer.content.readline()
+            await browser.post("leave")
+            rest = (await answer.text()).split()  # it ends
+        assert rest[-4:] == ["data:", "null", "retry:", "2000"]
+
+    ask_portal(ask)
 
 
 def test_a_link_is_no_session_and_a_session_is_no_link() -> None:
