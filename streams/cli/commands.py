@@ -22,12 +22,13 @@ Function: TypeAlias = Callable[[argparse.Namespace, Config], int]
 MODULES: Final[Mapping[str, tuple[str, str]]] = {
     "local_commands": ("serve", "up demo worker topics"),
     "page_commands": ("serve", "gateway portal dashboard"),
-    "dataset_commands": ("datasets and runs", "dataset run runs publish erase balance"),
+    "dataset_commands": ("datasets and runs", "dataset run runs erase balance"),
+    "step_commands": ("datasets and runs", "publish"),
     "topic_commands": ("follow what was decided", "halts odometer rejects"),
     "answer_commands": ("answer queries", "answer answers"),
     "operator_commands": ("operate", "status doctor trim acl keys completion"),
-    "log_commands": ("audit", "verify backup explain report import"),
-    "statement_command": ("audit", "statement"),
+    "log_commands": ("audit", "verify backup statement import"),
+    "loss_commands": ("audit", "explain report"),
 }
 """For each module in ``streams.cli``, the part of ``--help`` with its commands, and the first words
 of them. A module is imported only if one of its commands is called: `turnstile status`, which is

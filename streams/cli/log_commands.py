@@ -1,54 +1,50 @@
-"""The commands that replay the log: verify, explain and report."""
+"""The commands that verify the log: verify, backup, statement and import."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import msgspec
+
+from accounting import InvalidInput
 from streams.cli.commands import command
 from streams.cli.options import (
     AT_DELTA,
     CLIENT,
-    EPSILONS_AT_DELTA,
     FILE_OBSERVER,
-    ONLY_DATASET,
+    OF_DATASET,
     SIGNING_KEY,
     arg,
-    user_option,
 )
-from streams.cli.printing import UnusableInput, note, plain, say, show, tell
-from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
-from streams.cli.table_files import Kind, check_file, check_package, complete_file, write_table
+from streams.cli.printing import UnusableInput, note, plain, show, tell
+from streams.cli.subjects import no_dataset
 from streams.config import Config
 from streams.failures import Exit
-from streams.operations.rejected import utc
-from streams.records import FALSE_POSITIVE_RATE, HALT_REASONS, User
+from streams.operations.statement import Statement, rounded_up, statement_of
+from streams.operations.status import read_datasets
+from streams.records import Policy
 from streams.replay.archive import Archive
-from streams.replay.explain import AccountEvent, Explanation, Share
-from streams.replay.explain import explain as explanation_of
 from streams.replay.file import FileArchive
 from streams.replay.findings import PartitionVerified, Verified
-from streams.replay.log_replay import LogReplay, compared_at, in_words, unproven
+from streams.replay.log_replay import LogReplay
 from streams.replay.move import move
 from streams.replay.receipts import (
     Receipt,
     UnusableReceipt,
     check_signature,
     new_receipt,
+    policies_digest,
     read,
     signed,
     write,
 )
-from streams.replay.report import Report, ReportRefused
-from streams.replay.report import report as report_of
 from streams.replay.service import ServiceArchive, append
 from streams.replay.verify import verify as verify_service
 
@@ -87,7 +83,7 @@ def verify(options: argparse.Namespace, config: Config) -> int:
     with opened(config) as archive:
         if against is not None:
             check_same_log(against, archive, config)
-        verified = verify_service(archive, against=against, progress=_show_progress)
+        verified = verify_service(archive, against=against, progress=show_progress)
     show("mismatch", verified.findings, options.json)
     _show_verdict(verified, against, options.json)
     if not verified.fits:
@@ -208,7 +204,7 @@ def check_same_log(receipt: Receipt, archive: Archive, config: Config) -> None:
         raise UnusableReceipt(f"the receipt lacks partitions {missing}")
 
 
-def _show_progress(replay: LogReplay) -> None:
+def show_progress(replay: LogReplay) -> None:
     """Show on a terminal how far a replay is, and remove the line at its end."""
     if not sys.stderr.isatty():
         return
@@ -276,261 +272,144 @@ def _verdict(verified: Verified, against: Receipt | None) -> str:
     return f"Everything fits: {counted}.{notes}"
 
 
-NOT_CHARGED = "Nothing was ever charged to this user."
-"""The answer about users who exist and about users who do not."""
-
-
 @command(
-    "explain",
+    "statement",
     FILE_OBSERVER,
-    user_option("digits find the integer and the string"),
-    arg("dataset DATASET", "only charges to the budget of this one", nargs="?"),
-    EPSILONS_AT_DELTA,
-    lines=("event",),
-)
-def explain(options: argparse.Namespace, config: Config) -> int:
-    """Explain what happened to one user: every charge, and every HALT with its reason.
-
-    The command replays the log without a worker. The log must have the heads of the hash chain that
-    Redis and the last snapshot store; otherwise nothing is shown, and the exit code is 1. The
-    output is about this user alone. A user who was never charged and one who does not exist get the
-    same answer.
-    """
-    meant = ids(user_of(options), config)
-    with opened(config) as archive:
-        explained = {
-            meant[known]: explanation_of(
-                archive, known, delta=options.delta, dataset=options.dataset
-            )
-            for known in sorted(meant, key=lambda user: (isinstance(user, int), str(user)))
-        }
-    for user, explanation in explained.items():
-        if options.json:
-            for event in explanation.events:
-                fields = {"user": user, **asdict(event), "time": utc(event.time)}
-                show("event", {**fields, "compared": compared_at(explanation.heads)}, True)
-        elif explanation.events:
-            _show_events(user, explanation, options.delta)
-    for why in unproven([explanation.heads for explanation in explained.values()]):
-        note(f"turnstile: {why}")
-    if not any(explanation.events for explanation in explained.values()):
-        if options.dataset is not None and is_known_absent(options.dataset, config):
-            return no_dataset(options.dataset)
-        note(NOT_CHARGED)
-    return Exit.OK
-
-
-def _show_events(user: User, explanation: Explanation, delta: float | None) -> None:
-    events = explanation.events
-    say(f"User {plain(user)} ({kind_of(user)}). Confidential: show this to this user only.")
-    say("")
-    rows = [
-        {
-            "time, UTC": (utc(event.time) or "-")[:19].replace("T", " "),
-            "run": f"{event.dataset}/{event.run}" if event.run else event.dataset,
-            "step": event.step,
-            "what": event.what,
-            "norm": _norm(event),
-            "budget of": share.dataset,
-            "cost": _at_tightest(share, share.cost),
-            "spent": _at_tightest(share, share.spent),
-            "left": _at_tightest(share, share.left),
-            "epsilon": share.epsilon,
-            "why": _why(event, share),
-        }
-        for event in events
-        for share in event.budgets
-    ]
-    is_nested = len({row["budget of"] for row in rows}) > 1
-    show("event", rows, False, [name for name in rows[0] if is_nested or name != "budget of"])
-    say("")
-    for line in _summaries(events, delta):
-        tell(line)
-    tell(in_words([explanation.heads]))
-
-
-def _at_tightest(share: Share, numbers: Sequence[float]) -> float | None:
-    """Return the number at the order at which the largest part of the budget is spent."""
-    return numbers[share.tightest] if numbers else None
-
-
-REMARKS = {reason.name: reason.remark for reason in HALT_REASONS.values()}
-
-
-def _why(event: AccountEvent, share: Share) -> str:
-    """Return a remark about a budget in an event."""
-    if event.refused_by == share.dataset:
-        if event.exhausted or not share.left:
-            return "nothing left"
-        return f"{plain(_at_tightest(share, share.asked))} was asked for"
-    if event.what == "earlier":
-        known = ", and erased" if event.erased else ""
-        return f"before offset {event.offset}, where the log begins{known}"
-    if event.what == "erased":
-        return "the rest of the budget is spent: the user is not admitted again"
-    if event.reason in REMARKS:
-        return REMARKS[event.reason]
-    return "nothing left after it" if event.exhausted and event.what != "halted" else ""
-
-
-def _norm(event: AccountEvent) -> float | str:
-    if event.what == "clipped":
-        return f"{plain(event.granted)} of {plain(event.norm)}"
-    return event.norm
-
-
-def _summaries(events: Sequence[AccountEvent], delta: float | None) -> Iterator[str]:
-    """Yield a summary of each budget."""
-    for name in dict.fromkeys(share.dataset for event in events for share in event.budgets):
-        charged = [(e, share) for e in events for share in e.budgets if share.dataset == name]
-        steps = [event for event, _ in charged if event.step is not None]
-        halted = sum(event.what == "halted" for event in steps)
-        _, last = charged[-1]
-        at = last.tightest
-        order = f" at order {plain(last.orders[at])}" if last.orders else ""
-        left = plain(_at_tightest(last, last.left))
-        budget = f" of {plain(last.budget[at])}" if last.budget else ""
-        squares = f" ({last.unit} adds in squares)" if last.power == 2 else ""
-        yield (
-            f"Budget of {name} ({last.measure}, {last.unit}): {plain(last.spent[at])}{budget} "
-            f"spent{order}, {left} left{squares}, after {len(steps)} steps, halted at {halted} of "
-            "them."
-        )
-        if last.budget_epsilon is None:
-            yield "An epsilon belongs to a delta: give that of your statement (--delta)."
-            continue
-        where = "At every delta" if delta is None else f"At delta {delta:g} (--delta)"
-        whole = f"{where}, the whole budget has epsilon {plain(last.budget_epsilon)}"
-        if last.epsilon is None:
-            yield (
-                f"{whole}. There is no smaller epsilon, because norm levels may have followed "
-                "sampling coins (sampled_levels in the policy)."
-            )
-        else:
-            yield (
-                f"{whole}. What was spent so far has epsilon {plain(last.epsilon)}, whenever the "
-                "runs end. Each holds by itself. The second can be larger, because it allows the "
-                "outputs to decide when the runs end."
-            )
-
-
-_REPORT_COLUMNS: Mapping[str, Kind] = {
-    **dict.fromkeys(("dataset", "user", "id_kind", "measure"), "text"),
-    "steps": "integer",
-    **dict.fromkeys(("order", "spent", "remaining", "epsilon", "any_time_epsilon"), "number"),
-    **dict.fromkeys(("true_positive_rate", "advantage"), "number"),
-    **dict.fromkeys(("budget_true_positive_rate", "budget_advantage"), "number"),
-    **dict.fromkeys(("delta", "false_positive_rate"), "number"),
-    "method": "text",
-}
-_LOSS = ("dataset", "user", "steps", "spent", "remaining", "epsilon", "any_time_epsilon")
-_PRIVATE = 0o600
-_MEANING = (
-    "epsilon bounds the loss of a fixed schedule of the same steps. It is no guarantee if steps, "
-    "norms or the end of a run followed from released outputs; any_time_epsilon is one. In files "
-    "and with --json, true_positive_rate and advantage bound attacks on such a schedule that test "
-    "whether a user's data was used. The columns that begin with budget are guarantees."
-)
-
-
-@command(
-    "report",
-    FILE_OBSERVER,
-    ONLY_DATASET,
+    OF_DATASET,
     AT_DELTA,
+    SIGNING_KEY,
     arg(
-        "--false-positive-rate RATE",
-        "of the membership attacks whose risk is reported",
-        default=FALSE_POSITIVE_RATE,
+        "--verified RECEIPT",
+        "the receipt of an earlier `turnstile verify`, instead of verifying now",
     ),
-    arg(
-        "--method",
-        "loss distributions (pld), Rényi divergences, the saddle point (refused where it "
-        "proves no bound), or the smaller bound of the first two",
-        default="tightest",
-        choices=("tightest", "pld", "renyi", "saddlepoint"),
-    ),
-    arg("--output FILE", "a .csv or .parquet file (default: standard output)"),
-    lines=("loss", "report"),
+    arg("--public-key FILE", "the public key of that receipt's signer"),
+    lines=("statement",),
 )
-def report(options: argparse.Namespace, config: Config) -> int:
-    """Report the loss of every user's steps, as a fixed schedule and at any time.
+def statement(options: argparse.Namespace, config: Config) -> int:
+    """State the guarantee of a dataset for model cards and registries, backed by verify.
 
-    The command replays the log without a worker. The log must have the heads of the hash chain that
-    Redis and the last snapshot store; otherwise nothing is shown, and the exit code is 1. Each row
-    is for its own user alone. The column epsilon bounds the loss of a fixed schedule of the same
-    steps. It is no guarantee if steps, or the end of a run, followed from outputs; any_time_epsilon
-    is one, and is empty after sampled steps. true_positive_rate and advantage are the success of an
-    attack that tests whether the user's data was used, for the same schedule; the columns that
-    begin with budget bound it for the whole budget, and are a guarantee. No report is made if
-    levels may have followed sampling coins (Roster.observe).
+    The log is replayed and compared with all that was stored and published. If anything differs,
+    nothing is stated, and the exit code is 1. The statement has the heads of the log's hash chain.
+    It has no number of users, and may be published.
     """
-    output: Path | None = options.output
-    if output is not None:
-        check_file(output, (".csv", ".parquet"))
-        if output.suffix == ".parquet":
-            check_package("pyarrow", "report")
-    try:
+    if options.key and options.verified:
+        raise UnusableReceipt("--key signs a new receipt, and --verified names one: give one")
+    if options.public_key and not options.verified:
+        raise UnusableReceipt("--public-key is for a receipt: give --verified RECEIPT as well")
+    if options.verified:
+        receipt, policies = _from_receipt(options, config)
+    else:
         with opened(config) as archive:
-            reported = report_of(
-                archive,
-                delta=options.delta,
-                false_positive_rate=options.false_positive_rate,
-                method=options.method,
-                dataset=options.dataset,
-                progress=_show_progress,
-            )
-    except ReportRefused as refused:
-        note(f"turnstile: {refused}")
-        return Exit.REFUSED
-    note(in_words(reported.heads))
-    for why in unproven(reported.heads):
-        note(f"turnstile: {why}")
-    losses = reported.losses
-    if options.dataset is not None and not losses:
+            verified = verify_service(archive)
+        if not verified.fits:
+            note("turnstile: log and service differ: `turnstile verify` shows where")
+            return Exit.REFUSED
+        receipt, policies = receipt_of(verified, options.key, config), _policies(verified)
+    if options.dataset not in policies:
         return no_dataset(options.dataset)
-    given = {
-        "delta": options.delta,
-        "false_positive_rate": options.false_positive_rate,
-        "method": options.method,
-    }
-    if erased := sum(part.erased for part in losses):
-        note(f"{erased} accounts have no row: their users were erased")
-    note(_MEANING)
-    if output is None:
-        show("loss", _loss_rows(reported, given, options.json), options.json, _LOSS)
+    try:
+        stated = statement_of(_chain(policies, options.dataset), options.delta)
+    except InvalidInput as problem:
+        raise UnusableInput(str(problem)) from problem
+    if options.json:
+        fields = {**asdict(stated), "text": stated.text(), "registry": registry_fields(stated)}
+        show("statement", {**fields, "receipt": msgspec.to_builtins(receipt)}, True)
         return Exit.OK
-    kind: Literal["csv", "parquet"] = "csv" if output.suffix == ".csv" else "parquet"
-    with complete_file(output, _PRIVATE) as draft:
-        write_table(draft, _REPORT_COLUMNS, _loss_rows(reported, given, False), kind)
-    compared = {"compared": list(map(compared_at, reported.heads))} if options.json else {}
-    users = Counter[str]()
-    for part in losses:
-        users[part.dataset] += len(part.users)
-    for name, count in sorted(users.items()):  # numbers of users, and nothing of the contents
-        shown = {"dataset": name, "users": count, "file": str(output), **compared}
-        show("report", shown, options.json)
+    for line in _lines_of(stated, receipt):
+        tell(line)
     return Exit.OK
 
 
-def _loss_rows(
-    reported: Report, given: dict[str, Any], is_compared: bool
-) -> Iterator[dict[str, Any]]:
-    names = (
-        *("steps", "order", "spent", "remaining", "epsilon", "any_time_epsilon"),
-        *("true_positive_rate", "advantage"),
+def _from_receipt(
+    options: argparse.Namespace, config: Config
+) -> tuple[Receipt, Mapping[str, Policy]]:
+    """Return the receipt of an earlier verification, and the policies, which must be its."""
+    receipt = receipt_in(options.verified, options.public_key)
+    with opened(config) as archive:
+        check_same_log(receipt, archive, config)
+    policies = {name: found.policy for name, found in read_datasets(config).items()}
+    packed = {name: msgspec.msgpack.encode(policy) for name, policy in policies.items()}
+    if policies_digest([packed] * receipt.partitions) != receipt.policies:
+        raise UnusableReceipt(
+            f"datasets were created or withdrawn after the receipt of {receipt.time}: run the "
+            "command without --verified"
+        )
+    return receipt, policies
+
+
+def _policies(verified: Verified) -> dict[str, Policy]:
+    """Return the replayed policies.
+
+    Raises:
+        UnusableInput: the partitions have different ones.
+    """
+    first, *others = [part.policies for part in verified.partitions]
+    if any(other != first for other in others):
+        raise UnusableInput(
+            "only some partitions have all datasets: repeat the creation or withdrawal that was "
+            "interrupted"
+        )
+    return {name: msgspec.msgpack.decode(packed, type=Policy) for name, packed in first.items()}
+
+
+def _chain(policies: Mapping[str, Policy], name: str) -> list[Policy]:
+    """Return the policies of a dataset and of all that its charges draw on, the nearest first."""
+    names = [name]
+    for each in names:  # which grows
+        policy = policies[each]
+        above = policy.parents or ([policy.share_of] if policy.share_of else [])
+        names += [outer for outer in above if outer not in names]
+    return [policies[each] for each in names]
+
+
+def registry_fields(stated: Statement) -> dict[str, Any]:
+    """Return the fields of an entry in the OpenDP deployments registry that a policy decides."""
+    rho = {"rho": stated.budget.amounts[0]} if stated.budget.unit == "rho" else {}
+    delta = {"delta": stated.delta} if stated.delta else {}
+    return {
+        "dp_flavor": {
+            "name": stated.budget.kind,
+            "input_metric": f"symmetric distance of users: {stated.neighbours}",
+            "bound_on_input_distance": 1,
+            "unprotected_quantities": "; ".join(stated.not_covered),
+        },
+        "privacy_loss": {
+            "privacy_unit": "User-level",
+            "privacy_unit_description": stated.text(),
+            "privacy_parameters": {"epsilon": stated.epsilon, **delta, **rho},
+            "privacy_parameters_description": _amount(stated),
+        },
+        "model": {"model_name": "Central", "release_type": "Many releases"},
+        "accounting": {"composition": "; ".join(stated.ensured)},
+    }
+
+
+def _amount(stated: Statement) -> str:
+    budget = stated.budget
+    if not budget.orders:
+        return f"{budget.unit} {rounded_up(budget.amounts[0])} ({budget.kind})"
+    which = "at one of the orders, each user its own" if budget.any_order else "at every order"
+    return f"{budget.unit}, {len(budget.orders)} orders ({budget.kind}), {which}"
+
+
+def _lines_of(stated: Statement, receipt: Receipt) -> Iterator[str]:
+    """Yield the statement for people."""
+    yield f"{stated.text()}\n"
+    yield f"Budget: {_amount(stated)}, of dataset {plain(stated.budget.dataset)}."
+    for other in stated.parents:
+        if other != stated.budget:
+            epsilon = rounded_up(other.epsilon)
+            yield f"Every charge also fits the budget of {other.dataset}, of epsilon {epsilon}."
+    yield "\nThe service ensures:"
+    yield from (f"- {one}" for one in stated.ensured)
+    yield "\nThe operator and the trainers ensure:"
+    yield from (f"- {one}" for one in stated.assumed)
+    yield (
+        f"\nVerified at {receipt.time}: the log {receipt.topic} with prefix {receipt.prefix} "
+        "was replayed, and fits all that was stored and published. Heads of its hash chain:"
     )
-    for part in reported.losses:
-        columns = [getattr(part, name).tolist() for name in names]
-        shared = {
-            "budget_true_positive_rate": part.budget_risk.true_positive_rate,
-            "budget_advantage": part.budget_risk.advantage,
-            **given,
-        }
-        if is_compared:
-            shared["compared"] = compared_at(reported.heads[part.partition])
-        for user, *numbers in zip(part.users, *columns, strict=True):
-            known = (None if math.isnan(number) else number for number in numbers)
-            about = {"dataset": part.dataset, "user": user, "id_kind": kind_of(user)}
-            row = zip(names, known, strict=True)
-            yield {**about, "measure": part.measure, **dict(row), **shared}
+    yield from (
+        f"  partition {one.partition}, offset {one.next}: {one.head}" for one in receipt.heads
+    )
+    if receipt.signature is not None:
+        yield f"Signature of the receipt: {receipt.signature}"

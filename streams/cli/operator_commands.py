@@ -35,7 +35,11 @@ from streams.operations.trimming import plan_trims, trim
 from streams.records import signatures
 from streams.store.rights import rights
 
-_PARTITION = ("partition", "owner", "next", "lag", "users", "snapshot", "seen", "state")
+_PARTITION = {
+    **{name: name for name in ("partition", "owner", "next", "lag", "users", "snapshot")},
+    "seen": "seen, s ago",
+    "state": "state",
+}
 _WATCHED_EVERY = 2.0  # seconds
 _CLEAR = "\x1b[H\x1b[2J"  # cursor to the top left, and an empty screen
 

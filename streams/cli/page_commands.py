@@ -11,7 +11,7 @@ import shlex
 import signal
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from typing import Final
@@ -69,27 +69,14 @@ def dashboard(options: argparse.Namespace, config: Config) -> int:
     other machines can reach the pages, they need a password for everything, and TLS.
     """
     start_log("WARNING", config.log_format)
-    certificate = certificate_of(options)
-    if is_reached_from_elsewhere(options) and not config.dashboard_password:
-        raise ConfigurationError(
-            f"other machines can reach {options.url or options.listen}: set "
-            "TURNSTILE_DASHBOARD_PASSWORD_FILE to a file with a password of 12 characters or more, "
-            "or listen on 127.0.0.1 without --url"
-        )
+    certificate = certificate_of(
+        options,
+        secret=config.dashboard_password,
+        setting="TURNSTILE_DASHBOARD_PASSWORD_FILE to a file with a password of 12 characters",
+    )
     addresses = options.worker or ([config.health] if config.health else [])
-    asyncio.run(_serve_dashboard(options, config, certificate, addresses))
-    return Exit.OK
-
-
-async def _serve_dashboard(
-    options: argparse.Namespace,
-    config: Config,
-    certificate: ssl.SSLContext | None,
-    addresses: Sequence[str],
-) -> None:
     password = config.dashboard_password or secrets.token_urlsafe(9)
-    watch = Watch(config, addresses, options.delta)
-    answers = AnswerReader(config)
+    watch, answers = Watch(config, addresses, options.delta), AnswerReader(config)
     served = Dashboard(
         watch.facts, answers, Sessions(password), options.listen, certificate, page=options.url
     )
@@ -97,7 +84,6 @@ async def _serve_dashboard(
     def started() -> None:
         watch.start()
         answers.start()
-        show("page", {"page": options.url or served.url}, options.json)
         if not config.dashboard_password:
             note(f"The password until this command ends: {password}")
 
@@ -105,7 +91,8 @@ async def _serve_dashboard(
         answers.close()
         watch.close()
 
-    await serve_until_stopped(served, options.listen, started, closed)
+    asyncio.run(serve_until_stopped(served, options, started, closed))
+    return Exit.OK
 
 
 @command(
@@ -130,13 +117,11 @@ def gateway(options: argparse.Namespace, config: Config) -> int:
     docs/gateway.md has the paths and the errors.
     """
     start_log("WARNING", config.log_format)
-    certificate = certificate_of(options)
-    if is_reached_from_elsewhere(options) and not config.gateway_keys:
-        raise ConfigurationError(
-            f"other machines can reach {options.url or options.listen}: set "
-            "TURNSTILE_GATEWAY_KEYS_FILE to a file with the public keys of the callers, or listen "
-            "on 127.0.0.1 without --url"
-        )
+    certificate = certificate_of(
+        options,
+        secret=config.gateway_keys,
+        setting="TURNSTILE_GATEWAY_KEYS_FILE to a file with the public keys of the callers",
+    )
     for name in ("request_key", "pseudonym_key"):
         if getattr(config, name):
             raise ConfigurationError(
@@ -150,41 +135,29 @@ def gateway(options: argparse.Namespace, config: Config) -> int:
     if config.budgets:
         create_file(config.budgets, config.partitions)
     with Turnstile(config=config, signer=CallerSigner()) as turnstile:
-        asyncio.run(_serve(options, config, turnstile, callers, certificate))
+        served = Gateway(
+            turnstile,
+            partial(read_datasets, config),
+            options.listen,
+            certificate,
+            timeout=config.timeout,
+            callers=callers,
+            page=options.url,
+            most=options.most,
+            largest=options.largest,
+        )
+        tasks = []  # a task without a reference may disappear
+
+        async def end_if_broken() -> None:
+            await served.broken.wait()
+            note("turnstile: answers of the service can no longer be read; start the gateway again")
+            os._exit(Exit.UNAVAILABLE)  # callers repeat their requests at the next gateway
+
+        def started() -> None:
+            tasks.append(asyncio.create_task(end_if_broken()))
+
+        asyncio.run(serve_until_stopped(served, options, started, lambda: None))
     return Exit.OK
-
-
-async def _serve(
-    options: argparse.Namespace,
-    config: Config,
-    turnstile: Turnstile,
-    callers: Callers,
-    certificate: ssl.SSLContext | None,
-) -> None:
-    served = Gateway(
-        turnstile,
-        partial(read_datasets, config),
-        options.listen,
-        certificate,
-        timeout=config.timeout,
-        callers=callers,
-        page=options.url,
-        most=options.most,
-        largest=options.largest,
-    )
-
-    async def end_if_broken() -> None:
-        await served.broken.wait()
-        note("turnstile: answers of the service can no longer be read; start the gateway again")
-        os._exit(Exit.UNAVAILABLE)  # callers repeat their requests at the next gateway
-
-    watching = asyncio.create_task(end_if_broken())  # keep a reference until the end
-
-    def started() -> None:
-        show("page", {"page": options.url or served.url}, options.json)
-
-    await serve_until_stopped(served, options.listen, started, lambda: None)
-    watching.cancel()
 
 
 @command(
@@ -218,13 +191,12 @@ def portal(options: argparse.Namespace, config: Config) -> int:
 
         def started() -> None:
             reader.start()
-            show("page", {"page": options.url or served.url}, options.json)
             if not options.json:
                 note(f"for example: {_example(options, served.url)}")
                 note("then type the id of a user and Ctrl-D")
                 note("an id of digits needs --user-ids integer or --user-ids string as well")
 
-        asyncio.run(serve_until_stopped(served, options.listen, started, reader.close))
+        asyncio.run(serve_until_stopped(served, options, started, reader.close))
     return Exit.OK
 
 
@@ -315,20 +287,35 @@ def _linked_user(text: str, options: argparse.Namespace) -> User:
     return normal_form(text)
 
 
-def certificate_of(options: argparse.Namespace) -> ssl.SSLContext | None:
+def certificate_of(
+    options: argparse.Namespace, *, secret: str = "-", setting: str = ""
+) -> ssl.SSLContext | None:
     """Return the TLS settings of a page that other machines may reach, None without TLS.
 
+    Args:
+        options: the options of the page.
+        secret: what keeps others out if other machines can reach the page.
+        setting: how to set it.
+
     Raises:
-        ConfigurationError: other machines reach the address without TLS, or a file is unusable.
+        ConfigurationError: other machines reach the address without TLS or without the secret, or
+            a file is unusable.
     """
+    hosts = [options.listen.rpartition(":")[0]]
+    if options.url is not None:
+        hosts.append(urlsplit(options.url).hostname)
+    is_reached = not all(map(is_loopback, hosts))
+    reach = f"other machines can reach {options.url or options.listen}"
+    if is_reached and not secret:
+        raise ConfigurationError(f"{reach}: set {setting}, or listen on 127.0.0.1 without --url")
     if options.certificate is None:
         if options.key is not None:
             raise ConfigurationError("--key belongs to a certificate: give --certificate as well")
-        if not is_https(options.url) and is_reached_from_elsewhere(options):
+        if is_reached and not is_https(options.url):
             raise ConfigurationError(
-                f"other machines can reach {options.url or options.listen} without TLS, so an "
-                "observer of the network could read the page and take over a session. Give "
-                "--certificate or, behind a proxy with TLS, the https --url of the page"
+                f"{reach} without TLS, so an observer of the network could read the page and take "
+                "over a session. Give --certificate or, behind a proxy with TLS, the https --url "
+                "of the page"
             )
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -340,22 +327,17 @@ def certificate_of(options: argparse.Namespace) -> ssl.SSLContext | None:
     return context
 
 
-def is_reached_from_elsewhere(options: argparse.Namespace) -> bool:
-    """Return whether browsers on other machines reach a page."""
-    hosts = [options.listen.rpartition(":")[0]]
-    if options.url is not None:
-        hosts.append(urlsplit(options.url).hostname)
-    return not all(map(is_loopback, hosts))
-
-
 async def serve_until_stopped(
-    served: HttpServer, listen: str, started: Callable[[], None], closed: Callable[[], None]
+    served: HttpServer,
+    options: argparse.Namespace,
+    started: Callable[[], None],
+    closed: Callable[[], None],
 ) -> None:
-    """Serve a page until SIGINT or SIGTERM.
+    """Serve a page until SIGINT or SIGTERM, and print its address.
 
     Args:
         served: the page.
-        listen: its address.
+        options: its options.
         started: called when the server listens.
         closed: called at the end; it may block.
 
@@ -369,7 +351,8 @@ async def serve_until_stopped(
     try:
         await served.start()
     except OSError as error:
-        raise ConfigurationError(f"cannot listen on {listen}: {error}") from error
+        raise ConfigurationError(f"cannot listen on {options.listen}: {error}") from error
+    show("page", {"page": options.url or served.url}, options.json)
     started()
     try:
         await stopped.wait()

@@ -41,7 +41,12 @@ class UnusableInput(Failure, ValueError):
 
 
 def show(
-    type_: str, found: Any, as_json: bool, columns: Sequence[str] = (), *, follow: bool = False
+    type_: str,
+    found: Any,
+    as_json: bool,
+    columns: Sequence[str] | Mapping[str, str] = (),
+    *,
+    follow: bool = False,
 ) -> int:
     """Print a record or several, and return their number.
 
@@ -53,7 +58,8 @@ def show(
         type_: the type of the JSON objects.
         found: one record, or an iterable of records.
         as_json: print each as a JSON object with all its fields instead.
-        columns: the fields to show people; without them, those with a value.
+        columns: the fields to show people, or their headings by field; without them, those with a
+            value.
         follow: print each record at once, because it may be long until the next one.
     """
     is_one = isinstance(found, (Mapping, msgspec.Struct)) or is_dataclass(found)
@@ -76,7 +82,7 @@ def show(
         name for name in first[0] if any(_has_value(row.get(name)) for row in first)
     ]
     return show_table(
-        [name.replace("_", " ") for name in names],
+        list(names.values() if isinstance(names, Mapping) else map(_heading, names)),
         ([row.get(name) for name in names] for row in chain(first, rows)),
         decided_by=len(first),
     )
@@ -121,6 +127,10 @@ def show_table(
     return count
 
 
+def _heading(name: str) -> str:
+    return name.replace("_", " ")
+
+
 def _fields(record: Any) -> Mapping[str, Any]:
     """Return the fields of a record by name."""
     if isinstance(record, Mapping):
@@ -142,7 +152,7 @@ def _width() -> int:
     return _columns() if sys.stdout.isatty() else _PIPED
 
 
-def _show_one(row: Mapping[str, Any], columns: Sequence[str]) -> None:
+def _show_one(row: Mapping[str, Any], columns: Iterable[str]) -> None:
     shown = {name: row[name] for name in columns or row if columns or _has_value(row[name])}
     line = "  ".join(f"{name}={plain(value)}" for name, value in shown.items())
     if len(line) <= _LINE:
@@ -156,7 +166,7 @@ def _show_block(row: Mapping[str, Any]) -> None:
     fit = TextWrapper(_width(), subsequent_indent=" " * width, break_long_words=False)
     for name, value in row.items():
         if _has_value(value):
-            say(fit.fill(f"{name.replace('_', ' '):{width}}{plain(value)}"))
+            say(fit.fill(f"{_heading(name):{width}}{plain(value)}"))
 
 
 def say(text: str) -> None:

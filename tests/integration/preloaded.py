@@ -51,7 +51,7 @@ IMPORTED = (
     "streams.answerer.answerer_app",
     "streams.cli.local_commands",
     "streams.cli.main",
-    "streams.cli.topic_commands",
+    "streams.cli.answer_commands",
     "streams.sdk.client",
     "streams.trainers.loop",
     "streams.trainers.steps",

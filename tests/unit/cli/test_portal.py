@@ -44,7 +44,7 @@ def test_example_command_links_to_the_page(
     tmp_path: Path,
 ) -> None:
     async def started_and_stopped(
-        served: Any, listen: str, started: Callable[[], None], closed: Callable[[], None]
+        served: Any, options: Any, started: Callable[[], None], closed: Callable[[], None]
     ) -> None:
         await served.start()
         started()

@@ -42,7 +42,7 @@ class Client:
 def partitions(monkeypatch: pytest.MonkeyPatch) -> Partitions:
     service = Partitions(2)
     service.create("d", budget=100.0, assume_independent_timing=True)
-    monkeypatch.setattr("streams.cli.dataset_commands.client_of", lambda _: Client(service))
+    monkeypatch.setattr("streams.cli.step_commands.client_of", lambda _: Client(service))
     return service
 
 
