@@ -134,21 +134,6 @@ def test_rejects_can_be_read(up):
     assert turnstile("rejects", "absent", "--json", environment=up)[:2] == (0, [])
 
 
-def test_reject_of_all_partitions_is_one_line(up):
-    line = {"dataset": "nowhere", "run": "r", "users": [1], "norms": [1], "noise_stddev": 3}
-    for _ in range(2):
-        assert turnstile("publish", "-", environment=up, stdin=json.dumps(line))[0] == 1
-
-    def refused():
-        found = turnstile("rejects", "nowhere", "--json", environment=up)[1]
-        return found if sum(one["count"] for one in found) == 6 else None
-
-    found = eventually(refused)
-    assert [(one["partitions"], one["count"]) for one in found] == [([0, 1, 2], 3)] * 2
-    assert len({one["request"] for one in found}) == 2
-    assert {one["reason"] for one in found} == {"unknown-dataset"}
-
-
 def test_unknown_dataset_has_exit_code_1(up):
     assert turnstile("dataset", "create", "quiet", "--budget", "1", environment=up)[0] == 0
     for command_line in (
@@ -177,33 +162,3 @@ def test_demo_prints_json_lines(up, tmp_path):
     assert [revenue["plot"]] == [str(path) for path in out.glob("*.svg")]
     asked = ("answer", str(out / "revenue-queries.toml"), "--check", "--json")
     assert turnstile(*asked)[1][0]["query"] == "revenue"
-
-
-def test_running_worker_logs_json_lines(servers):
-    """Use a separate prefix, so that no other worker's partitions move."""
-    worker = [
-        *COMMAND,
-        "worker",
-        "--log-format",
-        "json",
-        "--partitions",
-        "1",
-        "--prefix",
-        "logging.",
-    ]
-    where = ["--kafka", servers.kafka, "--redis", servers.redis]
-    with subprocess.Popen([*worker, *where], stderr=subprocess.PIPE, text=True) as worker:
-        lines = []
-        for line in worker.stderr:
-            lines.append(json.loads(line))
-            if "owned" in lines[-1]["message"]:
-                worker.send_signal(signal.SIGTERM)
-    assert worker.returncode == 0
-    assert {"time", "level", "logger", "message"} <= set(lines[0])
-    assert "turnstile.worker" in {line["logger"] for line in lines}
-
-
-def test_missing_broker_has_exit_code_69():
-    nowhere = {"TURNSTILE_KAFKA": "127.0.0.1:1", "TURNSTILE_TIMEOUT": "1"}
-    assert turnstile("halts", environment=nowhere)[0] == 69
-    assert turnstile("status", environment=nowhere)[0] == 69

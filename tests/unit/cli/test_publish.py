@@ -83,13 +83,6 @@ def test_file_sent_twice_is_charged_once(partitions: Partitions, publish) -> Non
     assert partitions.rejects == []
 
 
-def test_only_new_lines_are_charged(partitions: Partitions, publish) -> None:
-    publish(line(1), line(2))
-    code, shown, _ = publish(line(1), line(2), line(3), line(4))
-    assert (code, shown[1:]) == (Exit.OK, [(1, "before"), (2, "now"), (3, "now")])
-    assert partitions.spent() == rho(1, 2, 3, 4)
-
-
 @pytest.mark.parametrize("lost", [{0}, {1}, {0, 1}])
 @pytest.mark.parametrize("what", ["mute", "deaf"])
 def test_repeated_line_without_an_answer_is_charged_once(

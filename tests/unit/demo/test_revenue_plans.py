@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -56,17 +55,6 @@ def test_each_accounting_counts_what_its_definition_says() -> None:
     assert found["whole vector"] == pytest.approx([*scaled, 1, 1, 1, 1])
     # The budget is 16 dollars squared: 9 for the first day leave 7, the root of which is granted.
     assert found["individual"] == pytest.approx([3, 7**0.5, 0, 1, 1, 1, 1])
-
-
-def test_with_equal_contributions_individual_accounting_is_contribution_bounding(
-    shop: Purchases,
-) -> None:
-    equal = replace(shop, values=np.full(len(shop.values), 9.0))
-    bounded, individual = (
-        contributions(equal, TrainingPlan(accounting, 9.0, 4))
-        for accounting in (ACCOUNTINGS[1], ACCOUNTINGS[-1])
-    )
-    np.testing.assert_allclose(individual, bounded, atol=1e-6)
 
 
 @pytest.mark.parametrize("accounting", ACCOUNTINGS)
