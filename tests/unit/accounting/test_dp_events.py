@@ -7,7 +7,6 @@ from fractions import Fraction
 from typing import Any
 
 import dp_accounting
-import numpy as np
 import pytest
 from dp_accounting import dp_event
 
@@ -18,9 +17,7 @@ from accounting import (
     PoissonGaussian,
     PoissonRecords,
     PureDP,
-    RenyiFilter,
     mechanism_from,
-    renyi_to_epsilon,
 )
 from accounting.costs.sampled_records import binomial_weights
 from accounting.exact.rounding import float_toward
@@ -78,19 +75,6 @@ def test_events_that_cannot_be_charged_are_rejected(event: Any, argument: str) -
     with pytest.raises(InvalidInput) as raised:
         mechanism_from(event)
     assert raised.value.argument == argument
-
-
-def test_a_zcdp_event_costs_xi_and_rho_times_the_order() -> None:
-    """It has no delta: what is advised in its place leaves none of it out."""
-    orders, event = [1.5, 2.0, 8.0], dp_accounting.ZCDpEvent(0.25, 0.5)
-    peer = dp_accounting.rdp.RdpAccountant(orders).compose(event)
-    advised = np.array([[event.xi + event.rho * order for order in orders]])
-    rule = RenyiFilter(orders, advised[0])
-    state, admitted = rule.admit(rule.initial_state(1), advised)
-    assert admitted.all()
-    assert rule.exhausted(state).all()
-    epsilon = peer.get_epsilon(1e-5)
-    assert renyi_to_epsilon(orders, advised[0], 1e-5) == pytest.approx(epsilon, rel=1e-9)
 
 
 def mixture(

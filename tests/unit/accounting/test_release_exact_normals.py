@@ -4,7 +4,6 @@ million or fewer if the sampler is right."""
 from __future__ import annotations
 
 import itertools
-import math
 import subprocess
 import sys
 from fractions import Fraction
@@ -72,13 +71,6 @@ def test_deviates_of_many_digits_are_normal_into_the_tails(stddev: Fraction) -> 
     assert stats.kstest(scaled, "norm").pvalue > FALSE_POSITIVES
     beyond = int(np.count_nonzero(np.abs(scaled) > 3.5))
     assert stats.binomtest(beyond, count, 2.0 * stats.norm.sf(3.5)).pvalue > FALSE_POSITIVES
-
-
-def test_deviates_of_an_array_are_independent_of_each_other() -> None:
-    draws = ExactNormals(np.random.default_rng(5)).draw(Fraction(2) ** 24, 2**17).astype(float)
-    for lag in (1, 2, 2**15):
-        correlation = float(np.corrcoef(draws[:-lag], draws[lag:])[0, 1])
-        assert abs(correlation) < 5.0 / math.sqrt(draws.size - lag)
 
 
 def test_probabilities_of_bins_are_those_of_the_density_to_every_digit_used() -> None:
