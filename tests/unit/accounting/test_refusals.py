@@ -280,7 +280,7 @@ def filters() -> list[Refused]:
             {"costs": np.array([[1, 2]]), "budgets": [1, 2]},
             {
                 "costs": [ONE, np.ones((2, 3), dtype=np.int64), -np.ones((2, 2), dtype=np.int64)],
-                "budgets": [[], [1, -1], [1.0, 2.0], [1] * 257],
+                "budgets": [[], ZERO[:0], [1, -1], [1.0, 2.0], [1] * 257],
             },
         ),
         Refused(candidate_orders, {"epsilon": 1.0, "delta": 1e-300}, {"epsilon": [0.0]}),
