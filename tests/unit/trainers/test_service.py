@@ -37,16 +37,15 @@ def service() -> Iterator[Turnstile]:
         yield turnstile
 
 
-def steps_of(run: Run, seed: int = 1) -> PrivateSteps:
-    return PrivateSteps(
-        run,
-        np.arange(60),
-        clip_norm=1.0,
-        noise_multiplier=2.0,
-        sampling_rate=0.3,
-        expected_batch=18.0,
-        not_private_generator=np.random.default_rng(seed),
-    )
+def steps_of(run: Run, seed: int = 1, **changes: Any) -> PrivateSteps:
+    arguments: dict[str, Any] = {
+        "clip_norm": 1.0,
+        "noise_multiplier": 2.0,
+        "sampling_rate": 0.3,
+        "expected_batch": 18.0,
+        "not_private_generator": np.random.default_rng(seed),
+    }
+    return PrivateSteps(run, np.arange(60), **arguments | changes)
 
 
 def gradients(model: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -216,7 +215,8 @@ def test_observed_levels_apply_one_step_later_when_charging_ahead(
     service: Turnstile,
 ) -> None:
     def levels(name: str, ahead: bool) -> list[NDArray[np.float64]]:
-        steps = steps_of(service.run("digits", name))
+        run = service.run("digits", name)
+        steps = steps_of(run, steps=8, noise_multiplier=4.0)
         charged = []
         for _ in range(8):
             step = steps.begin(ahead=ahead)
@@ -224,6 +224,7 @@ def test_observed_levels_apply_one_step_later_when_charging_ahead(
             charged.append(np.column_stack([step.positions, step.clip_norms, seen]))
             step.add(gradients(np.zeros(2), step.positions))
             step.release(2)
+        assert service.run("digits", name).step == 8, "no step beyond the plan is charged"
         return charged
 
     for late, name, ahead in ((1, "waits", False), (2, "ahead", True)):

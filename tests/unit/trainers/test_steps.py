@@ -9,8 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from accounting import PoissonGaussian, renyi_cost
-from streams.sdk.errors import DecisionTimeout, InvalidRequest, ReleasedTwice, Unusable
+from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable
 from streams.trainers.steps import PrivateSteps
 from tests.unit.trainers.rosters import FilterDecision, FilterRun, FilterService
 
@@ -135,28 +134,6 @@ def test_at_the_clip_norm_levels_stay() -> None:
     assert (service.levels == 1.0).all()
 
 
-def test_nobody_is_drawn_or_charged_beyond_the_budget() -> None:
-    service = FilterService(epsilon=4.0)
-    steps = steps_of(service, noise_multiplier=3.0)
-    sizes = np.linspace(0.05, 1.0, 20)
-    costs = np.zeros(20)
-    taken = np.zeros(20, dtype=np.int64)
-    for _ in range(60):
-        levels = service.levels.copy()
-        step = steps.begin()
-        decision = service.decisions[-1]
-        assert decision.admitted[step.positions].all()
-        cost = renyi_cost(PoissonGaussian(3.0, 0.5), levels, [service.order])[:, 0]
-        costs += np.where(decision.admitted, cost, 0.0)
-        taken[step.positions] += 1
-        step.add(sizes[step.positions, None])
-        step.release(1)
-    assert (costs <= (service.rule(3.0, 0.5, 1.0).budget_units[0] + 1) * 2.0**-44).all()
-    assert not service.decisions[-1].admitted[-1]
-    assert service.decisions[-1].admitted[0]
-    assert taken[0] > 2 * taken[-1]
-
-
 def test_failed_step_is_repeated_with_the_same_batch_and_charge() -> None:
     service = FilterService()
     steps = steps_of(service)
@@ -169,15 +146,6 @@ def test_failed_step_is_repeated_with_the_same_batch_and_charge() -> None:
     again.add(np.full((len(again.positions), 2), 0.1))
     assert again.release(2)[0] == pytest.approx(len(again.positions) * 0.01, rel=1e-5)
     assert steps.begin().step == 1
-
-
-def test_a_charge_that_timed_out_is_charged_again_once() -> None:
-    service = FilterService(timeouts=1)
-    steps = steps_of(service)
-    with pytest.raises(DecisionTimeout):
-        steps.begin()
-    assert steps.begin().step == 0
-    assert len(service.charges) == 1
 
 
 def test_no_step_is_released_twice() -> None:
