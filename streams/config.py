@@ -34,6 +34,7 @@ MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER")
 _TOKENS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 LOG_FORMATS = ("text", "json")
 TRACES = ("", "otel")
+OUTPUTS = ("json", "msgpack")
 _FILE = "_file"  # after the name of a secret: the name of a file that holds it
 
 
@@ -174,6 +175,9 @@ class Config:
         LOG_FORMATS[0],
         "the format of the log of a worker, an answerer, a gateway or a page",
         choices=LOG_FORMATS,
+    )
+    outputs: str = _setting(
+        OUTPUTS[0], "workers: the form of what they publish; readers read both", choices=OUTPUTS
     )
     traces: str = _setting(
         "", "otel sends spans with the OpenTelemetry API, if it is installed", choices=TRACES

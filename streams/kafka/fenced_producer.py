@@ -22,12 +22,13 @@ from aiokafka.errors import KafkaError
 from streams.config import Config
 from streams.kafka.authentic import RecordSigner, RecordVerifier, header, origin_header
 from streams.kafka.kafka_clients import read_backwards
-from streams.kafka.publisher import MAX_BATCH_BYTES
+from streams.kafka.publisher import MAX_BATCH_BYTES, published_form
 from streams.kafka.results import NotSent, Origin, Sent
 from streams.kafka.security import connection_settings
 from streams.kafka.topics import ODOMETER
 from streams.ledger.ledger import Output
 from streams.records import tombstone, tombstone_offset
+from streams.records.json_outputs import to_msgpack
 from streams.records.signatures import ORIGIN, Content
 
 _ORIGIN = struct.Struct(">16si")
@@ -118,8 +119,17 @@ class KafkaFencedProducer(Transactions):
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records in one transaction; return when the broker has them."""
+        published = published_form(self._config)
+        contents = [
+            _content(output, packed, published)
+            for origin, group in outputs
+            for packed in [_ORIGIN.pack(*origin)]
+            for output in group
+        ]
         place = self._topic, self._partition
-        await self._transact(lambda: send_in_batches(self._producer, *place, outputs, self._signer))
+        await self._transact(
+            lambda: queue_in_batches(self._producer, *place, contents, self._signer)
+        )
 
 
 def _hush(producer: Any) -> None:
@@ -133,23 +143,6 @@ def _hush(producer: Any) -> None:
     for waiter in waiters:
         if waiter is not None and waiter.done() and not waiter.cancelled():
             waiter.exception()
-
-
-async def send_in_batches(
-    producer: Any,
-    topic: str,
-    partition: int,
-    outputs: Sequence[tuple[Origin, Sequence[Output]]],
-    signer: RecordSigner | None = None,
-) -> list[asyncio.Future[object]]:
-    """Queue outputs, each with its origin and, if there is a signer, its signature."""
-    contents = [
-        _content(output, packed)
-        for origin, group in outputs
-        for packed in [_ORIGIN.pack(*origin)]
-        for output in group
-    ]
-    return await queue_in_batches(producer, topic, partition, contents, signer)
 
 
 async def queue_in_batches(
@@ -176,11 +169,11 @@ async def queue_in_batches(
     return sent
 
 
-def _content(output: Output, origin: bytes) -> Content:
+def _content(output: Output, origin: bytes, published: Callable[[bytes], bytes]) -> Content:
     """Return an output as Kafka stores it."""
     offset = tombstone_offset(output.value)
     if offset is None:
-        return Content(output.key, output.value, origin)
+        return Content(output.key, published(output.value), origin)
     return Content(output.key, None, origin + _OFFSET.pack(offset))
 
 
@@ -194,4 +187,4 @@ def _sent(record: Any) -> Sent | None:
         return Sent(Origin(*_ORIGIN.unpack(origin)), tombstone(offset)) if offset >= 0 else None
     if len(packed) != _ORIGIN.size:
         return None
-    return Sent(Origin(*_ORIGIN.unpack(packed)), record.value or b"")
+    return Sent(Origin(*_ORIGIN.unpack(packed)), to_msgpack(record.value or b""))

@@ -13,6 +13,7 @@ from streams.kafka.authentic import RecordSigner
 from streams.kafka.security import connection_settings
 from streams.ledger.ledger import Channel, Output
 from streams.records import MAX_ANSWER_BYTES
+from streams.records.json_outputs import to_json
 from streams.records.signatures import Content
 
 MAX_BATCH_BYTES = 512 * 1024
@@ -20,6 +21,11 @@ MAX_BATCH_BYTES = 512 * 1024
 other."""
 
 _MAX_RECORD = MAX_ANSWER_BYTES + 1024 * 1024
+
+
+def published_form(config: Config) -> Callable[[bytes], bytes]:
+    """Return the function from an output of a ledger to the value of its Kafka record."""
+    return to_json if config.outputs == "json" else bytes
 
 
 class KafkaPublisher:
@@ -43,6 +49,7 @@ class KafkaPublisher:
         self._config = config
         self._signer = signer
         self._more = more
+        self._published = published_form(config)
         self.producer: Any
 
     async def start(self) -> None:
@@ -67,11 +74,12 @@ class KafkaPublisher:
 
         Outputs of different topics have no order.
         """
-        headers = self._headers(partition, outputs)
+        values = [self._published(output.value) for output in outputs]
+        headers = self._headers(partition, outputs, values)
         return [
             await self.producer.send(
                 self._topics[output.channel],
-                value=output.value,
+                value=values[at],
                 key=output.key,
                 partition=partition,
                 headers=headers[at],
@@ -80,14 +88,14 @@ class KafkaPublisher:
         ]
 
     def _headers(
-        self, partition: int, outputs: Sequence[Output]
+        self, partition: int, outputs: Sequence[Output], values: Sequence[bytes]
     ) -> Sequence[list[tuple[str, bytes]] | None]:
         """Return the headers of each output; the outputs of a topic are signed together."""
         headers: list[list[tuple[str, bytes]] | None] = [None] * len(outputs)
         if self._signer is not None:
             for channel, topic in self._topics.items():
                 places = [at for at, output in enumerate(outputs) if output.channel is channel]
-                contents = [Content(outputs[at].key, outputs[at].value) for at in places]
+                contents = [Content(outputs[at].key, values[at]) for at in places]
                 for at, signed in zip(
                     places, self._signer.headers(topic, partition, contents), strict=True
                 ):

@@ -23,6 +23,7 @@ from streams.kafka.security import explained
 from streams.kafka.snapshot_topic import SnapshotsUnavailable, read_snapshot
 from streams.kafka.topics import NORMS, Topics
 from streams.operations.status import read_glances
+from streams.records.json_outputs import to_msgpack
 from streams.records.signatures import SIGNATURE
 from streams.replay.archive import (
     Archive,
@@ -84,7 +85,9 @@ class ServiceArchive(Archive):
                 some: list[FetchedRecord] = []
                 while run.run(_take_some(records, some)):
                     for record in some:
-                        yield stored(name, partition, record, verifier)
+                        archived = stored(name, partition, record, verifier)
+                        # Requests stay as they are: their hashes are those of the sent bytes.
+                        yield archived if is_norms else _as_made(archived)
             except Gap as gap:
                 found = run.run(reader.extent(partition))
                 if is_norms and found.start <= gap.offset < found.end:
@@ -185,6 +188,13 @@ def stored(
     problem = verifier.problem(topic, partition, content, record.headers)
     unsigned = str(problem) if signed and problem is not None else None
     return ArchivedRecord(record.offset, *content, written, signed, unsigned)
+
+
+def _as_made(record: ArchivedRecord) -> ArchivedRecord:
+    """Return a record of another topic than norms as the ledger made it."""
+    offset, key, value, written, signed, unsigned = record
+    made = None if value is None else to_msgpack(value)
+    return ArchivedRecord(offset, key, made, written, signed, unsigned)
 
 
 def append(config: Config, partition: int, records: Iterable[ArchivedRecord]) -> None:

@@ -24,6 +24,7 @@ from streams.kafka.results import NoBroker, TopicsSeen, TopicsUnavailable, Unusa
 from streams.kafka.security import NotAdmitted, explained, is_refusal
 from streams.kafka.topics import NORMS, find_topics
 from streams.ledger.outputs import Channel
+from streams.records.json_outputs import to_msgpack
 from streams.sdk.connection import Connection, PendingRequest
 from streams.sdk.errors import (
     DecisionTimeout,
@@ -141,7 +142,8 @@ class KafkaConnection(Connection):
             while not self._closed.is_set():
                 for place, records in consumer.poll(timeout_ms=_REPLIES_POLL_MS).items():
                     for record in filter(believing(self._verifier), records):
-                        self._deliver(self._channels[place.topic], place.partition, record.value)
+                        value = to_msgpack(record.value or b"")
+                        self._deliver(self._channels[place.topic], place.partition, value)
         except Exception as error:
             broken = ServiceUnavailable(
                 f"reading answers has failed: {explained(error)}. Open another Turnstile, and the "
@@ -172,11 +174,18 @@ def read_topic(
 ) -> Iterator[Followed]:
     """Yield the authentic records of one of the workers' topics, until ``closed`` is set.
 
+    Records in JSON are yielded in MessagePack.
+
     Raises:
         ServiceUnavailable: no broker answered, or the topic does not exist.
         Unusable: the Turnstile that reads was closed.
     """
-    return read_signed(config, config.topic(channel.value), WORKERS, reading, closed)
+    return _in_msgpack(read_signed(config, config.topic(channel.value), WORKERS, reading, closed))
+
+
+def _in_msgpack(records: Iterator[Followed]) -> Iterator[Followed]:
+    for record in records:
+        yield Followed(record.partition, to_msgpack(record.value), record.written)
 
 
 def read_signed(

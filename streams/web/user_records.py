@@ -40,6 +40,7 @@ from streams.records import (
     User,
     halt_reason,
 )
+from streams.records.json_outputs import to_msgpack
 from streams.sdk.decisions import UNREADABLE, left_out_by, refusing_budget, whole_answer
 
 logger = logging.getLogger("turnstile.portal")
@@ -229,7 +230,7 @@ class RecordDatabase:
             point = (_ERASED, 0.0, None, None)
         elif is_believed:
             with suppress(*UNREADABLE):
-                read = msgspec.msgpack.decode(record.value, type=OdometerRecord)
+                read = msgspec.msgpack.decode(to_msgpack(record.value), type=OdometerRecord)
                 order = None if isinstance(read.order, UnsetType) else read.order
                 bound = msgspec.msgpack.encode(read.bound)
                 if _UNKNOWN < read.offset < _ERASED:
@@ -241,7 +242,7 @@ class RecordDatabase:
     def _add_halts(self, record: Any) -> None:
         written = record.timestamp / 1000
         try:
-            answer = whole_answer(record.value)
+            answer = whole_answer(to_msgpack(record.value))
             if isinstance(answer, Decision | Halted):
                 added = self._database.executemany(_HALT, self._halts_of(answer, written))
                 self._changed += added.rowcount

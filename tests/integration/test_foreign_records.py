@@ -21,6 +21,7 @@ from streams.kafka.log import KafkaLog
 from streams.kafka.results import Missing
 from streams.kafka.topics import NORMS, REJECTS
 from streams.records import OpenRun, Rejected, encode
+from streams.records.json_outputs import to_msgpack
 from streams.records.signatures import RequestSigner, new_keys
 from streams.sdk.client import Turnstile
 from tests.batches import bomb, filled, packed, record
@@ -173,7 +174,7 @@ def rejected(service: Service, offset: int) -> Rejected:
         def found() -> Rejected | None:
             for records in consumer.poll(timeout_ms=200).values():
                 for record in records:
-                    reject = msgspec.msgpack.decode(record.value, type=Rejected)
+                    reject = msgspec.msgpack.decode(to_msgpack(record.value), type=Rejected)
                     if reject.offset == offset:
                         return reject
             return None

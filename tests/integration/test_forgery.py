@@ -208,7 +208,11 @@ def test_a_forged_odometer_record_does_not_stop_a_worker_from_sending(
 ) -> None:
     """Check that a worker continues after the last signed record, not after the last one."""
     config = replace(
-        signed.config, prefix=f"{signed.prefix}fence.", signing_key=PRIVATE, trusted_keys=PUBLIC
+        signed.config,
+        prefix=f"{signed.prefix}fence.",
+        signing_key=PRIVATE,
+        trusted_keys=PUBLIC,
+        outputs="msgpack",  # the values below have no JSON
     )
     origin = Origin(ensure(config).topic, 0)
     producer = KafkaFencedProducer(

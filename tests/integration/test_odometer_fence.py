@@ -18,6 +18,7 @@ from streams.kafka.topics import ODOMETER, SETTINGS, ensure_topics
 from streams.ledger.ledger import Channel, Output
 from streams.local import KafkaBroker
 from streams.records import OdometerRecord, encode, odometer_key
+from streams.records.json_outputs import to_msgpack
 from streams.worker.odometer_publisher import OdometerPublisher
 from tests.waiting import HANGS_AFTER
 
@@ -70,7 +71,9 @@ def offsets_written(config: Config) -> list[int]:
         found = []
         while consumer.position(place) < end:
             for record in consumer.poll(timeout_ms=200).get(place, []):
-                found.append(msgspec.msgpack.decode(record.value, type=OdometerRecord).offset)
+                found.append(
+                    msgspec.msgpack.decode(to_msgpack(record.value), type=OdometerRecord).offset
+                )
         return found
     finally:
         consumer.close()

@@ -12,6 +12,7 @@ from kafka import TopicPartition
 from streams.config import Config
 from streams.kafka.kafka_clients import new_reader
 from streams.records import Decision, decode_answer
+from streams.records.json_outputs import to_msgpack
 from streams.sdk.client import Turnstile
 from tests.integration.service import ServiceFactory, eventually
 
@@ -72,7 +73,7 @@ def headers_of_the_decisions(config: Config) -> set[str]:
         while any(reader.position(place) < ends[place] for place in places):
             for records in reader.poll(timeout_ms=200).values():
                 for record in records:
-                    if isinstance(decode_answer(record.value), Decision):
+                    if isinstance(decode_answer(to_msgpack(record.value)), Decision):
                         found.add(dict(record.headers)["traceparent"].decode().split("-")[1])
         return found
     finally:

@@ -12,11 +12,7 @@ import aiokafka
 from kafka import TopicPartition
 
 from streams.config import Config
-from streams.kafka.fenced_producer import (
-    KafkaFencedProducer,
-    queue_in_batches,
-    send_in_batches,
-)
+from streams.kafka.fenced_producer import KafkaFencedProducer, queue_in_batches
 from streams.kafka.kafka_clients import new_admin
 from streams.kafka.results import Origin, TopicsSeen
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
@@ -128,10 +124,9 @@ class KafkaHand:
         dies = KafkaFencedProducer(self.config, partition)
         await dies.start()
         producer, topic = dies._producer, self.config.topic(ODOMETER)
-        outputs = [Output(Channel.ODOMETER, b"user", value) for value in values]
+        contents = [Content(b"user", value, origin=bytes(20)) for value in values]
         await producer.begin_transaction()
-        groups = [(Origin(bytes(16), 0), outputs)]
-        await asyncio.gather(*await send_in_batches(producer, topic, partition, groups))
+        await asyncio.gather(*await queue_in_batches(producer, topic, partition, contents))
         await producer.abort_transaction()
         await dies.stop()
 

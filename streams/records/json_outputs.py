@@ -1,0 +1,305 @@
+"""The JSON form of what workers publish: arrays of at most 1,024 entries are lists.
+
+A ledger makes every output in MessagePack, where arrays are packed. State, replays and budget files
+hold that form alone, so that they do not depend on how a worker publishes. A worker with the
+setting ``outputs = "json"`` publishes `to_json` of it, and every reader of a topic begins with
+`to_msgpack`, which restores exactly the bytes of the ledger. Publishing both forms instead would
+double the topics, and two records about one step could differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, UnsetType
+from numpy.typing import NDArray
+
+from streams.records import answers
+from streams.records.answers import HALT_REASONS, Decision, Halted, RosterDecision, halt_reason
+from streams.records.codec import MAX_REQUEST_BYTES, encode
+from streams.records.fields import IntegerUser, Name, StringUser, Users
+from streams.records.packing import (
+    pack_bits,
+    pack_positions,
+    unpack_bits,
+    unpack_positions,
+)
+from streams.records.users import UserIds
+
+LISTED = 1024
+"""An array with more entries stays packed, as a base64 string: parsing and writing a list of
+thousands of entries costs more than charging them."""
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+
+class HaltedUser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A HALT event: a user who is left out of the step, and charged nothing for it."""
+
+    user: IntegerUser | StringUser
+    """The user's id; `erased:i:` or `erased:s:` for an erased user."""
+    reason: Literal["budget", "too-soon", "erased"]
+    """budget: the step does not fit it. too-soon: the user's last participation is less than
+    ``min_separation`` steps ago. erased: the user was erased."""
+    budget: Name | UnsetType = UNSET
+    """For budget only: the first dataset whose budget the step does not fit."""
+    exhausted: bool
+    """True if the user has nothing left."""
+
+
+Events: TypeAlias = list[HaltedUser | IntegerUser | StringUser] | bytes
+
+
+class DecisionJson(Decision, frozen=True, kw_only=True, tag="decision"):
+    """The users admitted to one step and those halted, in one partition.
+
+    Positions are those of the users in the charge. Of more than 1,024 users, the arrays are packed
+    as in MessagePack, and base64 strings.
+    """
+
+    admitted: list[bool] | bytes  # type: ignore[assignment]
+    """For each user of the charge, in its order, whether the user is admitted."""
+    exhausted: list[bool] | bytes  # type: ignore[assignment]
+    """For each user of the charge whether nothing is left after this step."""
+    halted: Events  # type: ignore[assignment]
+    """The HALT events of this step, in the order of the users; of more than 1,024 halted users, the
+    ids alone."""
+    reasons: bytes = b""
+    """If ``halted`` has ids alone: one reason byte per halted user, as in MessagePack. Otherwise
+    empty."""
+    clipped: list[int] | bytes = b""  # type: ignore[assignment]
+    """The positions granted less than requested. Under clip only."""
+    granted: list[float] | bytes = b""  # type: ignore[assignment]
+    """The granted norms of the clipped positions."""
+
+
+class HaltedJson(Halted, frozen=True, kw_only=True, tag="halted"):
+    """HALT events of a roster step: members who are no longer admitted.
+
+    More than 1,024 of them are packed as in MessagePack, and base64 strings.
+    """
+
+    users: Events  # type: ignore[assignment]
+    """The HALT events of members who were admitted to the step before and are not now; of more than
+    1,024 members, the ids alone."""
+    exhausted: bytes = b""
+    """If ``users`` has ids alone: bit set over these users, least significant bit first: those who
+    have nothing left. Otherwise empty."""
+    reasons: bytes = b""
+    """If ``users`` has ids alone: one reason byte per user. Otherwise empty."""
+
+
+class RosterDecisionJson(RosterDecision, frozen=True, kw_only=True, tag="roster-decision"):
+    """The changes that a step of a roster makes to its members' admission, in one partition.
+
+    More than 1,024 positions are packed as in MessagePack, and base64 strings.
+    """
+
+    halted: list[int] | bytes = b"\0"  # type: ignore[assignment]
+    """The positions of members who were admitted to the step before and are not now."""
+    readmitted: list[int] | bytes = b"\0"  # type: ignore[assignment]
+    """The positions of members who are admitted and were not before."""
+    exhausted: list[int] | bytes = b"\0"  # type: ignore[assignment]
+    """The positions of members who have nothing left after this step and had something before."""
+    regranted: list[int] | bytes = b"\0"  # type: ignore[assignment]
+    """Under clip only: the positions of members who are granted another level than in the step
+    before or, if this step sets the level or readmits, than requested."""
+    granted: list[int] | bytes = b""  # type: ignore[assignment]
+    """The levels granted at the positions in ``regranted``."""
+
+
+_MADE: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+    answers.Answer | answers.OdometerRecord | answers.Rejected
+)
+_PUBLISHED: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+    answers.DatasetCreated
+    | answers.DatasetWithdrawn
+    | answers.DatasetClosed
+    | answers.RunOpened
+    | answers.RunClosed
+    | DecisionJson
+    | answers.Enrolled
+    | RosterDecisionJson
+    | HaltedJson
+    | answers.Erased
+    | answers.AccessSet
+    | answers.LogRetired
+    | answers.OdometerRecord
+    | answers.Rejected
+)
+_JSON = msgspec.json.Encoder()
+_BYTES = {name: byte for byte, (name, *_) in HALT_REASONS.items()}
+_POSITIONS = ("halted", "readmitted", "exhausted", "regranted")
+
+
+def to_json(output: bytes) -> bytes:
+    """Return an output of a ledger in JSON; unchanged if it is a tombstone, or above 8 MiB in JSON.
+
+    The topic rejects takes no larger records, and base64 makes a large request larger.
+    """
+    if answers.tombstone_offset(output) is not None:
+        return output
+    packed = _JSON.encode(_listed(_MADE.decode(output)))
+    return packed if len(packed) <= MAX_REQUEST_BYTES else output
+
+
+def to_msgpack(published: bytes) -> bytes:
+    """Return a published record as the ledger made it.
+
+    A record that no worker can have published is returned unchanged: no reader can decode it.
+    """
+    if published[:1] != b"{":
+        return published
+    try:
+        return encode(_packed(_PUBLISHED.decode(published)))
+    except (msgspec.DecodeError, ValueError, LookupError, OverflowError, RecursionError):
+        return published
+
+
+def _listed(record: Any) -> Any:
+    """Return a record with lists in place of short arrays."""
+    match record:
+        case Decision():
+            admitted = unpack_bits(record.admitted, record.users)
+            exhausted = unpack_bits(record.exhausted, record.users)
+            short = _short(
+                admitted=admitted,
+                exhausted=exhausted,
+                clipped=np.frombuffer(record.clipped, "<u4"),
+                granted=np.frombuffer(record.granted, "<f8"),
+            )
+            short |= _events("halted", record, record.halted, exhausted[~admitted])
+            return _changed(DecisionJson, record, **short)
+        case Halted():
+            exhausted = unpack_bits(record.exhausted, len(record.reasons))
+            short = _events("users", record, record.users, exhausted)
+            return _changed(HaltedJson, record, **short, **({"exhausted": b""} if short else {}))
+        case RosterDecision():
+            positions = {
+                name: unpack_positions(getattr(record, name), record.members) for name in _POSITIONS
+            }
+            short = _short(**positions, granted=np.frombuffer(record.granted, np.uint8))
+            return _changed(RosterDecisionJson, record, **short)
+    return record
+
+
+def _packed(record: Any) -> Any:
+    """Return a record with packed arrays in place of lists.
+
+    Raises:
+        ValueError: the lists do not fit each other.
+    """
+    match record:
+        case DecisionJson():
+            admitted, exhausted = (
+                _bits(bits, record.users) for bits in (record.admitted, record.exhausted)
+            )
+            packed = {
+                "admitted": pack_bits(admitted),
+                "exhausted": pack_bits(exhausted),
+                "clipped": _array(record.clipped, "<u4"),
+                "granted": _array(record.granted, "<f8"),
+            }
+            events = _columns("halted", record, record.halted, exhausted[~admitted])
+            return _changed(Decision, record, **packed, **events)
+        case HaltedJson():
+            return _changed(Halted, record, **_columns("users", record, record.users))
+        case RosterDecisionJson():
+            packed = {
+                name: pack_positions(np.array(positions, dtype=np.int64), record.members)
+                for name in _POSITIONS
+                if isinstance(positions := getattr(record, name), list)
+            }
+            granted = _array(record.granted, "u1")
+            return _changed(RosterDecision, record, granted=granted, **packed)
+    return record
+
+
+def _changed(kind: type[Record], record: msgspec.Struct, **fields: Any) -> Record:
+    """Return a record as one of another class, with other values in some fields."""
+    return kind(**{**msgspec.structs.asdict(record), **fields})
+
+
+def _short(**arrays: NDArray[Any]) -> dict[str, Any]:
+    """Return the arrays that are short enough, as lists."""
+    return {name: array.tolist() for name, array in arrays.items() if len(array) <= LISTED}
+
+
+def _events(
+    name: str, record: Decision | Halted, users: Users, exhausted: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Return fields of a record with HALT events, or no fields if there are too many events.
+
+    Args:
+        name: of the field with the events.
+        record: the record, whose reason bytes become empty.
+        users: the halted users.
+        exhausted: who of them has nothing left, (n,).
+    """
+    if len(exhausted) > LISTED:
+        return {}
+    columns = UserIds.unpack(users), record.reasons, exhausted.tolist()
+    events = [
+        HaltedUser(
+            user=user,
+            reason=halt_reason(byte),  # type: ignore[arg-type]
+            budget=UNSET if byte in HALT_REASONS else record.budgets[byte],
+            exhausted=is_exhausted,
+        )
+        for user, byte, is_exhausted in zip(*columns, strict=True)
+    ]
+    return {name: events, "reasons": b""}
+
+
+def _columns(
+    name: str,
+    record: DecisionJson | HaltedJson,
+    events: Events,
+    expected: NDArray[np.bool_] | None = None,
+) -> dict[str, Any]:
+    """Return the packed fields that HALT events stand for; none if the events are ids alone.
+
+    Args:
+        name: of the field with the events.
+        record: the record.
+        events: of n users.
+        expected: who of them has nothing left, (n,), if another field says it.
+
+    Raises:
+        ValueError: two fields contradict each other. A reader of the JSON could take either.
+    """
+    listed = [event for event in events if isinstance(event, HaltedUser)]
+    if isinstance(events, bytes) or len(listed) < len(events):
+        if listed:
+            raise ValueError("some HALT events are ids alone")
+        return {}
+    exhausted = np.array([event.exhausted for event in listed], dtype=np.bool_)
+    if any((event.budget is UNSET) != (event.reason in _BYTES) for event in listed):
+        raise ValueError("a HALT has a budget if that is the reason")
+    if record.reasons or (expected is None and record.exhausted):
+        raise ValueError("reasons or bits are packed although the HALT events have them")
+    packed = {
+        name: UserIds([event.user for event in listed]).pack(),
+        "reasons": bytes(
+            _BYTES[event.reason] if event.budget is UNSET else record.budgets.index(event.budget)
+            for event in listed
+        ),
+    }
+    if expected is None:
+        return {**packed, "exhausted": pack_bits(exhausted)}
+    if not np.array_equal(expected, exhausted):
+        raise ValueError("HALT events and bits differ")
+    return packed
+
+
+def _bits(bits: list[bool] | bytes, count: int) -> NDArray[np.bool_]:
+    listed = np.array(bits, dtype=np.bool_) if isinstance(bits, list) else unpack_bits(bits, count)
+    if len(listed) != count:
+        raise ValueError(f"{len(listed)} entries for {count} users")
+    return listed
+
+
+def _array(numbers: list[Any] | bytes, dtype: str) -> bytes:
+    return np.array(numbers, dtype=dtype).tobytes() if isinstance(numbers, list) else numbers

@@ -1,0 +1,147 @@
+"""Published JSON has exactly the contents of the output that a ledger made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+import numpy as np
+import pytest
+
+from streams.records import (
+    BUDGET,
+    HALT_REASONS,
+    Decision,
+    Halted,
+    RosterDecision,
+    encode,
+    tombstone,
+)
+from streams.records.json_outputs import LISTED, HaltedUser, to_json, to_msgpack
+from streams.records.packing import pack_bits, pack_norms, pack_positions
+from streams.records.users import UserIds
+from tests.recorded.record import HERE, Recording
+
+ABOUT = {"dataset": "d", "run": "r", "attempt": 1, "step": 4, "partition": 0, "offset": 17}
+
+
+def decision(users: int, halted: list[Any], exhausted: int, clipped: int = 0) -> bytes:
+    """Return a decision that halts the last users; the first ones are exhausted and clipped."""
+    places = np.arange(users)
+    reasons = [(0, 1, 254, 255)[n % 4] for n in range(len(halted))]
+    return encode(
+        Decision(
+            **ABOUT,
+            digest=b"d" * 16,
+            users=users,
+            admitted=pack_bits(places < users - len(halted)),
+            exhausted=pack_bits(places < exhausted),
+            halted=UserIds(halted).pack(),
+            reasons=bytes(reasons),
+            budgets=["d", "person"],
+            clipped=np.arange(clipped, dtype="<u4").tobytes(),
+            granted=pack_norms(np.full(clipped, 0.1)),
+        )
+    )
+
+
+@pytest.mark.parametrize("path", sorted(HERE.glob("*.msgpack")), ids=lambda path: path.stem)
+def test_recorded_outputs_return_bit_for_bit(path: Path) -> None:
+    recording = msgspec.msgpack.decode(path.read_bytes(), type=Recording)
+    for output in (output for outputs in recording.outputs for output in outputs):
+        assert to_msgpack(to_json(output.value)) == output.value
+
+
+@pytest.mark.parametrize("kind", [int, str])
+@pytest.mark.parametrize("halted", [0, 1, LISTED, LISTED + 1])
+@pytest.mark.parametrize("admitted", [0, 3, LISTED + 1])
+def test_decisions_of_any_size_return(admitted: int, halted: int, kind: type) -> None:
+    users = admitted + halted
+    made = decision(users, [kind(n) for n in range(halted)], users // 2, min(admitted, 1100))
+    assert to_msgpack(to_json(made)) == made
+
+
+@pytest.mark.parametrize("halted", [1, LISTED, LISTED + 1, 8192])
+def test_halt_events_of_rosters_return(halted: int) -> None:
+    places = np.arange(halted)
+    record = Halted(
+        **ABOUT,
+        part=0,
+        parts=1,
+        users=UserIds(places).pack(),
+        exhausted=pack_bits(places % 3 == 0),
+        reasons=bytes(halted),
+        budgets=["d"],
+    )
+    assert to_msgpack(to_json(encode(record))) == encode(record)
+
+
+@pytest.mark.parametrize("changed", [0, 3, LISTED, LISTED + 1])
+def test_decisions_about_rosters_return(changed: int) -> None:
+    packed = pack_positions(np.arange(changed), 100_000)
+    record = RosterDecision(
+        **ABOUT,
+        digest=b"",
+        members=100_000,
+        halted=packed,
+        regranted=packed,
+        granted=b"\7" * changed,
+    )
+    assert to_msgpack(to_json(encode(record))) == encode(record)
+
+
+def test_halts_can_be_read() -> None:
+    shown = json.loads(to_json(decision(4, ["ann", "bob"], 1, 1)))
+    assert shown["admitted"] == [True, True, False, False]
+    assert shown["exhausted"] == [True, False, False, False]
+    assert shown["halted"] == [
+        {"user": "ann", "reason": "budget", "budget": "d", "exhausted": False},
+        {"user": "bob", "reason": "budget", "budget": "person", "exhausted": False},
+    ]
+    assert (shown["clipped"], shown["granted"]) == ([0], [0.1])
+
+
+def test_few_halts_among_many_users_can_be_read() -> None:
+    shown = json.loads(to_json(decision(5000, [7], 0)))
+    assert [event["user"] for event in shown["halted"]] == [7]
+    assert isinstance(shown["admitted"], str)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"users": 5},
+        {"admitted": [True, True, True, False]},
+        {"exhausted": [True, False, True, False]},
+        {"reasons": "AAA="},
+        {"halted": ["ann", {"user": "bob", "reason": "erased", "exhausted": False}]},
+        {"halted": [{"user": "ann", "reason": "budget", "exhausted": False}] * 2},
+        {"halted": [{"user": "a", "reason": "erased", "budget": "d", "exhausted": False}] * 2},
+        {"halted": [{"user": "a", "reason": "budget", "budget": "e", "exhausted": False}] * 2},
+        {"clipped": [-1]},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_contradictions_are_no_output(changed: dict[str, Any]) -> None:
+    published = json.dumps(json.loads(to_json(decision(4, ["ann", "bob"], 1, 1))) | changed)
+    assert to_msgpack(published.encode()) == published.encode()
+
+
+@pytest.mark.parametrize("other", [b"", b"{", b"{}", b'{"type": "charge"}', b"\xff", tombstone(3)])
+def test_other_bytes_stay(other: bytes) -> None:
+    assert to_msgpack(other) == other
+
+
+def test_tombstones_and_huge_decisions_stay_as_they_are() -> None:
+    assert to_json(tombstone(3)) == tombstone(3)
+    control = "\1" * 250  # each takes six bytes in JSON
+    made = decision(12_000, [f"{control}{n}" for n in range(12_000)], 0)
+    assert to_json(made) == made
+
+
+def test_every_reason_has_its_name() -> None:
+    names = get_args(get_type_hints(HaltedUser)["reason"])
+    assert set(names) == {BUDGET, *(reason.name for reason in HALT_REASONS.values())}
