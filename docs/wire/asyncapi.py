@@ -29,6 +29,13 @@ from streams.config import Config
 from streams.kafka.answer_topics import ANSWER_SETTINGS, ANSWERS
 from streams.kafka.topics import CLIENT_TOPICS, SETTINGS
 from streams.ledger.ledger import Ledger
+from streams.records.json_outputs import (
+    DecisionJson,
+    HaltedJson,
+    HaltedUser,
+    RosterDecisionJson,
+    to_json,
+)
 
 HERE = Path(__file__).parent
 
@@ -39,6 +46,13 @@ RECORDS: dict[str, type[msgspec.Struct]] = {
     and issubclass(record, msgspec.Struct)
     and record.__module__.startswith(records.__name__)
 }
+JSON_FORMS: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
+    records.Decision: DecisionJson,
+    records.Halted: HaltedJson,
+    records.RosterDecision: RosterDecisionJson,
+}
+"""The outputs whose JSON has lists in place of packed arrays. All other records have one schema."""
+SCHEMAS = RECORDS | {one.__name__: one for one in (*JSON_FORMS.values(), HaltedUser)}
 REQUESTS: list[type[msgspec.Struct]] = [*get_args(records.Request), records.Signed]
 REPLIES: list[type[msgspec.Struct]] = [*get_args(records.Answer)]
 
@@ -88,7 +102,7 @@ _COMMON = {
 def document() -> dict[str, Any]:
     """Return the document of the service: requests, answers, odometer records and rejections."""
     return {
-        **_head("dp-turnstile", "protocol.md", "application/msgpack"),
+        **_head("dp-turnstile", "protocol.md", "application/json"),
         "channels": {topic: _channel_of(topic) for topic in CLIENT_TOPICS},
         "operations": _operations(),
         "components": {"messages": dict(_messages()), "schemas": _schemas()},
@@ -177,8 +191,8 @@ def _records_of(topic: str) -> list[type[msgspec.Struct]]:
 
 
 def _message_names(topic: str) -> list[str]:
-    names = [record.__name__ for record in _records_of(topic)]
-    return [name + form for name in names for form in ("", "Json")] if topic == "norms" else names
+    other = "Json" if topic == "norms" else "Msgpack"
+    return [record.__name__ + form for record in _records_of(topic) for form in ("", other)]
 
 
 def _channel_of(topic: str) -> dict[str, Any]:
@@ -265,10 +279,19 @@ def _messages() -> Iterator[tuple[str, dict[str, Any]]]:
             if topic in _KEYS:
                 key = {"type": "string", "description": _KEYS[topic]}
                 message["bindings"] = {"kafka": {"key": key, "bindingVersion": "0.5.0"}}
-            yield record.__name__, _with_examples(message, shown.get((tag, False), []))
+            in_msgpack = _with_examples(message, shown.get((tag, False), []))
+            schema = JSON_FORMS.get(record, record).__name__
+            form = {
+                "contentType": "application/json",
+                "payload": _reference("components", "schemas", schema),
+            }
+            in_json = _with_examples({**message, **form}, shown.get((tag, True), []))
+            # Clients send MessagePack, and workers publish JSON, unless they are told otherwise.
             if topic == "norms":
-                message = {**message, "contentType": "application/json"}
-                yield f"{record.__name__}Json", _with_examples(message, shown.get((tag, True), []))
+                yield from ((record.__name__, in_msgpack), (f"{record.__name__}Json", in_json))
+            else:
+                other = {**in_msgpack, "title": f"{message['title']} in MessagePack"}
+                yield from ((record.__name__, in_json), (f"{record.__name__}Msgpack", other))
 
 
 def _with_examples(message: dict[str, Any], shown: list[dict[str, Any]]) -> dict[str, Any]:
@@ -286,9 +309,11 @@ def _examples() -> dict[tuple[str, bool], list[dict[str, Any]]]:
             found.setdefault((tag, example.is_json), []).append(shown)
             for output in ledger.apply(offset, encoded(example, _record(tag))):
                 if records.tombstone_offset(output.value) is None:
-                    payload = json.loads(msgspec.json.encode(msgspec.msgpack.decode(output.value)))
-                    shown = {"name": f"{tag}-{example.name}", "payload": payload}
-                    found.setdefault((payload["type"], False), []).append(shown)
+                    in_msgpack = msgspec.json.encode(msgspec.msgpack.decode(output.value))
+                    for value, is_json in ((in_msgpack, False), (to_json(output.value), True)):
+                        payload = json.loads(value)
+                        shown = {"name": f"{tag}-{example.name}", "payload": payload}
+                        found.setdefault((payload["type"], is_json), []).append(shown)
     return found
 
 
@@ -301,13 +326,13 @@ def _record(tag: str) -> type[msgspec.Struct]:
 
 def _schemas() -> dict[str, Any]:
     _, generated = msgspec.json.schema_components(
-        list(RECORDS.values()), ref_template="#/components/schemas/{name}"
+        list(SCHEMAS.values()), ref_template="#/components/schemas/{name}"
     )
     reasons = "\n".join(f"- `{reason}`: {text}" for reason, text in reason_texts().items())
     for name, schema in generated.items():
         schema.pop("title", None)
-        if name in RECORDS:
-            generated[name] = _described_record(schema, RECORDS[name])
+        if name in SCHEMAS:
+            generated[name] = _described_record(schema, SCHEMAS[name])
     generated["Reason"]["enum"] = [reason.value for reason in records.Reason]
     generated["Reason"]["description"] = (
         f"{plain(inspect.getdoc(records.Reason) or '')}\n\n{reasons}\n"

@@ -90,6 +90,13 @@ class SchemaPage(ABC):
         rest = ("properties", "required", "allOf")
         return merged | {key: value for key, value in schema.items() if key not in rest}
 
+    def _is_shown(self, name: str) -> bool:
+        """Return False for the other form of a message, unless it has other fields."""
+        messages = self._document["components"]["messages"]
+        usual = messages.get(name.removesuffix("Msgpack"), {}).get("payload")
+        is_other = name.endswith("Msgpack") and messages[name]["payload"] == usual
+        return not is_other and not name.endswith("Json")
+
     def _kind(self, schema: dict[str, Any]) -> str:
         """Return the type of a field, or a link to its part."""
         if "$ref" in schema:
@@ -141,18 +148,20 @@ class WirePage(SchemaPage):
         yield from ("", "## Topics", "")
         for channel in self._document["channels"].values():
             yield from (f"### `{channel['address']}`", "", channel.get("description", ""), "")
-            names = filter(_is_shown, (_name(message) for message in channel["messages"].values()))
+            names = filter(
+                self._is_shown, (_name(message) for message in channel["messages"].values())
+            )
             yield f"Records: {', '.join(self._link(name) for name in names)}."
             yield ""
         yield from ("## Records", "")
         messages = self._document["components"]["messages"]
-        shown = {name: self._followed(messages[name]) for name in messages if _is_shown(name)}
+        shown = {name: self._followed(messages[name]) for name in messages if self._is_shown(name)}
         yield from self._common_fields([message["payload"] for message in shown.values()])
         for name, message in shown.items():
             yield from (f"### {self._title(name)}", "", message.get("description", ""), "")
             yield from self._schema(message["payload"])
         schemas = self._document["components"]["schemas"]
-        parts = [name for name in schemas if name not in messages]
+        parts = [name for name in schemas if name not in messages and not name.endswith("Json")]
         if parts:
             yield from ("## Parts of records", "")
         for name in parts:
@@ -244,11 +253,6 @@ def _name(reference: dict[str, Any]) -> str:
 def _check_known(schema: dict[str, Any]) -> None:
     if unknown := set(schema) - _KNOWN:
         raise ValueError(f"the page cannot show {sorted(unknown)} of a schema")
-
-
-def _is_shown(name: str) -> bool:
-    """Return False for the form in JSON, which has the fields of the record."""
-    return not name.endswith("Json")
 
 
 def _cell(text: str) -> str:
