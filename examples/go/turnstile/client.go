@@ -5,16 +5,18 @@
 package turnstile
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/vmihailenco/msgpack/v5"
 )
 
 const version = 1
@@ -169,12 +171,13 @@ func (r *Run) Charge(ctx context.Context, users []int64, norms []float64, noise 
 	}
 	admitted := make([]bool, len(users))
 	for partition, decision := range found {
-		bits, count := decision["admitted"].([]byte), number(decision["users"])
-		if count != int64(len(places[partition])) || len(bits) != int((count+7)/8) {
-			return nil, fmt.Errorf("partition %d decided about %d users", partition, count)
+		here := places[partition]
+		flags, err := flagsOf(decision["admitted"], len(here))
+		if err != nil || number(decision["users"]) != int64(len(here)) {
+			return nil, fmt.Errorf("partition %d decided about other users", partition)
 		}
-		for position, place := range places[partition] {
-			admitted[place] = bits[position/8]>>(position%8)&1 == 1
+		for position, place := range here {
+			admitted[place] = flags[position]
 		}
 	}
 	r.Step++
@@ -218,7 +221,9 @@ func (c *Client) ask(
 		fetched.EachRecord(func(record *kgo.Record) {
 			var told answer
 			request, wanted := requests[record.Partition]
-			if !wanted || msgpack.Unmarshal(record.Value, &told) != nil {
+			decoder := json.NewDecoder(bytes.NewReader(record.Value))
+			decoder.UseNumber() // an attempt may have more digits than a float64
+			if !wanted || decoder.Decode(&told) != nil {
 				return
 			}
 			switch {
@@ -263,14 +268,36 @@ func only(partitions []int32, request any) map[int32]any {
 	return requests
 }
 
-// number reads a whole number, which MessagePack writes in as few bytes as it needs.
+// flagsOf reads one flag for each user: a list, or bits in base64 for more than 1,024 users.
+func flagsOf(value any, count int) ([]bool, error) {
+	flags := make([]bool, count)
+	switch found := value.(type) {
+	case []any:
+		if len(found) != count {
+			return nil, errors.New("flags of other users")
+		}
+		for place, flag := range found {
+			flags[place] = flag == true
+		}
+	case string:
+		bits, err := base64.StdEncoding.DecodeString(found)
+		if err != nil || len(bits) != (count+7)/8 {
+			return nil, errors.New("flags of other users")
+		}
+		for place := range flags {
+			flags[place] = bits[place/8]>>(place%8)&1 == 1
+		}
+	default:
+		return nil, errors.New("no flags")
+	}
+	return flags, nil
+}
+
+// number reads a whole number; -1 if there is none.
 func number(value any) int64 {
-	read := reflect.ValueOf(value)
-	switch {
-	case read.CanInt():
-		return read.Int()
-	case read.CanUint():
-		return int64(read.Uint())
+	read, _ := value.(json.Number)
+	if whole, err := read.Int64(); err == nil {
+		return whole
 	}
 	return -1
 }

@@ -25,7 +25,6 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.utils.Utils;
-import org.msgpack.jackson.dataformat.MessagePackMapper;
 
 /**
  * Charges runs of dp-turnstile. It is written from deploy/asyncapi.yaml alone.
@@ -42,7 +41,6 @@ final class Client implements AutoCloseable {
   final int partitions;
 
   private final ObjectMapper json = new ObjectMapper();
-  private final ObjectMapper messagePack = new MessagePackMapper();
   private final KafkaProducer<byte[], byte[]> producer;
   private final KafkaConsumer<byte[], byte[]> consumer;
   private final String norms;
@@ -146,13 +144,17 @@ final class Client implements AutoCloseable {
       boolean[] admitted = new boolean[users.length];
       for (var entry : ask(requests, this::isMine).entrySet()) {
         List<Integer> here = places.get(entry.getKey());
-        byte[] bits = entry.getValue().path("admitted").binaryValue();
-        if (entry.getValue().path("users").asInt() != here.size()
-            || bits.length != (here.size() + 7) / 8) {
+        JsonNode flags = entry.getValue().path("admitted");
+        // A list, or bits in base64 for more than 1,024 users.
+        byte[] bits = flags.isArray() ? null : flags.binaryValue();
+        int count = flags.isArray() ? flags.size() : entry.getValue().path("users").asInt();
+        if (count != here.size() || bits != null && bits.length != (count + 7) / 8) {
           throw new IOException("partition " + entry.getKey() + " decided about other users");
         }
-        for (int position = 0; position < here.size(); position++) {
-          admitted[here.get(position)] = (bits[position / 8] >> position % 8 & 1) == 1;
+        for (int position = 0; position < count; position++) {
+          admitted[here.get(position)] = bits == null
+              ? flags.get(position).asBoolean()
+              : (bits[position / 8] >> position % 8 & 1) == 1;
         }
       }
       step++;
@@ -201,7 +203,7 @@ final class Client implements AutoCloseable {
         throw new IOException("not all partitions answered: ask again");
       }
       for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(100))) {
-        JsonNode answer = messagePack.readTree(record.value());
+        JsonNode answer = json.readTree(record.value());
         if (!requests.containsKey(record.partition()) || !isMine.test(answer)) {
           continue;
         }
