@@ -1,1 +1,1 @@
-"""The dashboard for operators and the portal for users: two sites, each with one page."""
+"""Pages for operators (the service, and its answers) and the portal, a page for each user."""

@@ -86,14 +86,11 @@ def _shown(series: AnswerSeries) -> dict[str, Any]:
         rows = [
             next((row for row in window.rows if row.label == label), None) for window in windows
         ]
-        lines.append(
-            {
-                "label": None if label is None else str(label),
-                "value": [row and row.value for row in rows],
-                "lower": [row and row.lower for row in rows],
-                "upper": [row and row.upper for row in rows],
-            }
-        )
+        numbers = {
+            name: [row and getattr(row, name) for row in rows]
+            for name in ("value", "lower", "upper")
+        }
+        lines.append({"label": None if label is None else str(label), **numbers})
     return {
         "dataset": series.dataset,
         "query": series.query,

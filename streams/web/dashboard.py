@@ -31,7 +31,6 @@ from streams.web.site import PageEvent, Site
 MOST_OF_VISITORS = 32
 """Maximum number of pages without a login. The other places are for logged-in operators."""
 MOST_OF_A_SESSION = 8
-_LONGEST_PASSWORD = 4096
 _VISITORS = "visitors"
 
 
@@ -42,7 +41,7 @@ class Dashboard(Site):
     cookie_name = "turnstile"
     every = 1.0
     most_readers = 64
-    largest = 2 * _LONGEST_PASSWORD
+    largest = 8192
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class Dashboard(Site):
         self.post("/logout", self._logout)
 
     async def _login(self, request: web.Request) -> web.Response:
-        given = (await self.content(request, _Login)).password[:_LONGEST_PASSWORD]
+        given = (await self.content(request, _Login)).password
         try:
             token = self._sessions.enter(given, request.remote or "")
         except TooManyTries as error:

@@ -284,7 +284,7 @@ def look(screen: Screen, url: str) -> None:
     shown.fill("#password", PASSWORD)
     shown.click("form button")
     shown.wait_for_selector("#runs td:has-text('night-7')")
-    shown.wait_for_selector("#spending .parts")
+    shown.wait_for_selector("#spending .bar")
     shown.click("#refused summary")
     shown.wait_for_selector(f"#refused pre:has-text('{USERS[0]}')")
     screen.check(url, "dashboard")

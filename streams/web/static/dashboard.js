@@ -181,17 +181,17 @@ function workers(list) {
   ], list);
 }
 
+// One bar for each pair of a name and a count.
 function bars(counts) {
-  const entries = Object.entries(counts);
-  if (!entries.length) return [nothing("None.")];
-  const most = Math.max(...entries.map(([, count]) => count));
-  return entries.map(([reason, count]) => {
+  if (!counts.length) return [nothing("None.")];
+  const most = Math.max(...counts.map(([, count]) => count), 1);
+  return counts.map(([name, count]) => {
     const bar = made("div", { class: "fill" });
-    bar.style.width = `${(100 * count) / most}%`;
+    bar.style.width = count ? `max(2px, ${(100 * count) / most}%)` : "0";
     return made(
       "div",
       { class: "bar" },
-      made("span", { text: reason }),
+      made("span", { text: name }),
       made("div", { class: "track" }, bar),
       made("span", { class: "count", text: number(count) }),
     );
@@ -211,34 +211,20 @@ function runs(list) {
   ], list)];
 }
 
-// A count in little space: 1,400,000 as 1.4M.
-const brief = (count) =>
-  count.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 });
-
 function spending(list) {
   if (!list.length) return [nothing("No dataset yet.")];
   return list.map((one) => {
-    const most = Math.max(...one.parts, 1);
-    const columns = one.parts.map((count, place) => {
-      const column = made("div", {
-        class: place === one.parts.length - 1 ? "last" : "",
-        title: `at most ${(100 * (place + 1)) / one.parts.length} %: ${number(count)} users`,
-      });
-      column.style.height = count ? `max(2px, ${(100 * count) / most}%)` : "0";
-      return column;
-    });
-    const counts = one.parts.map((count) => made("span", { text: count ? brief(count) : "" }));
-    const ends = ["0 %", "100 %"].map((text) => made("span", { text }));
+    const share = (place) => `to ${(100 * (place + 1)) / one.parts.length} %`;
     const sample = one.one_in > 1 ? `, estimated from one user in ${one.one_in}` : "";
     return made(
       "div",
       {},
       made("h3", { text: one.dataset }),
-      nothing(`${number(one.users)} users${sample}, by the share of the budget spent at most`),
-      made("div", { class: "parts" }, columns),
-      made("div", { class: "counts" }, counts),
-      made("div", { class: "ends" }, ends),
-      nothing("Each bar counts users. The last one, in another colour, is of users who have the least left."),
+      nothing(
+        `${number(one.users)} users${sample}, by the share of the budget spent at most. ` +
+          "Users of the last bar, in another colour, have the least left.",
+      ),
+      bars(one.parts.map((count, place) => [share(place), count])),
     );
   });
 }
@@ -319,7 +305,7 @@ function showService(service, users = null) {
   at("workers-section").hidden = !service.workers.length;
   const ill = [...service.workers].sort((a, b) => Boolean(b.problem) - Boolean(a.problem));
   fill("workers", ill, workers);
-  fill("reasons", service.rejects, bars);
+  fill("reasons", Object.entries(service.rejects), bars);
   const { Kafka, Redis } = service.sides;
   for (const id of ["figures", "partitions"]) markOld(id, Kafka.away || Redis.away);
   markOld("datasets", Redis.away);
