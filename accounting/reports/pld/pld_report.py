@@ -40,8 +40,8 @@ TILTS: Final = 2.0 ** np.arange(-24.0, 36.25, 0.25)
 _LOG_WEIGHT: Final = log_largest_weight(TILTS)
 # A larger tilt than the best one needs a shorter period, a smaller one if losses have a heavy tail.
 # Among the tilts that lose at most this much accuracy of delta, in nats, the one with the shortest
-# period is taken; tilts at whole octaves come first, so that histories share more tables.
-_LARGER_COST, _TILT_COST, _OCTAVE, _HALF_OCTAVE_HANDICAP = 3.0, 7.0, 4, 1.7
+# period is taken.
+_LARGER_COST, _TILT_COST = 3.0, 7.0
 # Outcomes are cut off beyond so many standard deviations.
 _CUTS: Final = np.array([4.0, 5.0, 6.0, 7.0, 8.0, 9.5, 11.0, 13.0, 16.0, 20.0, 24.0, 30.0, 37.5])
 # Mass outside the range of outcomes may add this to delta, and aliasing that, in nats below it.
@@ -307,16 +307,14 @@ def _tilt(log_bound: FloatArray, excess: FloatArray, log_delta: float) -> tuple[
     """
     best = int(log_bound.argmin())
     top = int(np.flatnonzero(log_bound <= log_bound[best] + _LARGER_COST)[-1])
-    candidates = np.maximum(top - top % 2 - np.arange(0, 24, 2), 0)
+    lower = np.arange(top - top % 2, -1, -2)[:12]
+    candidates = lower[(log_bound[lower] <= log_bound[best] + _TILT_COST) | (lower == lower[0])]
     chosen = TILTS[candidates]
     with np.errstate(divide="ignore", invalid="ignore"):
         right = excess / (TILTS - chosen[:, np.newaxis])
     right = np.where(chosen[:, np.newaxis] < TILTS, right, np.inf).min(axis=1)
     left = (_MARGIN - log_delta) / chosen
     periods = np.maximum(left, np.maximum(right, 0.0))
-    handicap = np.where(candidates % _OCTAVE == 0, 1.0, _HALF_OCTAVE_HANDICAP)
-    costly = log_bound[candidates] - log_bound[best] > _TILT_COST
-    costly[0] = False
-    taken = int(np.where(costly, np.inf, periods * handicap).argmin())
+    taken = int(periods.argmin())
     period = float(periods[taken])
     return int(candidates[taken]), period if period < math.inf else float(left[taken])
