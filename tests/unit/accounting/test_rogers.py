@@ -98,29 +98,6 @@ def test_what_is_admitted_meets_the_condition_in_real_numbers(
                 assert left_side(more[0] + slack, more[1] + slack, epsilon, delta) > epsilon
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "delta", "eps", "steps"),
-    [
-        (1.0, 1e-5, 0.001, 18524),
-        (1.0, 1e-5, 0.01, 185),
-        (1.0, 1e-6, 0.01, 154),
-        (8.0, 1e-6, 0.01, 9014),
-        (8.0, 1e-6, 0.1, 89),
-    ],
-)
-def test_equal_steps_are_admitted_as_often_as_the_printed_rule_says(
-    epsilon: float, delta: float, eps: float, steps: int
-) -> None:
-    with mpmath.workdps(DIGITS):
-
-        def at(k: int) -> mpmath.mpf:
-            value = mpmath.mpf(eps)
-            return left_side(k * value**2, k * value * mpmath.expm1(value) / 2, epsilon, delta)
-
-        assert at(steps) <= epsilon < at(steps + 1)
-    assert steps_admitted(RogersFilter(epsilon, delta), eps) == steps
-
-
 @given(st.floats(0.1, 10.0), deltas, st.floats(0.001, 1.0))
 def test_whatever_is_admitted_here_is_admitted_by_theorem_4_9(
     epsilon: float, delta: float, eps: float

@@ -86,17 +86,6 @@ def test_gaussian_histories_are_exact_but_for_rounding_and_rounded_up(
     assert bounds.upper - bounds.lower <= 1e-9 * bounds.upper + 1e-9 * math.sqrt(float(squares))
 
 
-def test_epsilon_of_many_gaussian_steps_is_the_exact_one() -> None:
-    # By loss distributions alone: [183.7, 268.1].
-    mu = 15.0
-    report = accountant(Gaussian(math.sqrt(10**12) / mu))
-    bounds = report.epsilon([10**12], 1e-5).bounds
-    with mpmath.workdps(60):
-        assert gaussian_delta(mpf(mu) * (1 + mpf(10) ** -14), float(bounds.lower)) >= mpf(1e-5)
-        assert gaussian_delta(mpf(mu) * (1 - mpf(10) ** -14), float(bounds.upper)) <= mpf(1e-5)
-    assert bounds.upper - bounds.lower < 1e-8
-
-
 @pytest.mark.parametrize(
     ("noise", "rate"), [(1e-3, 0.01), (1e-3, 0.999), (7e-3, 0.5), (0.1, 1.0 - 1e-9)]
 )
