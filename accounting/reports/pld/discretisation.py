@@ -251,35 +251,28 @@ def tangent_bins(cells: Cells) -> Bins:
     In the middle of the cell, unless this tangent is below max(1 - a, 0) at a node of the cell:
     then at the node that is farther out, where the tangent has the height of H itself.
     """
-    mass, moment = cells.mass, cells.moment
-    rise, fall, jump = np.expm1(cells.widths), -np.expm1(-cells.widths), np.diff(cells.scale)
-    total, excess = np.zeros(cells.nodes.size), np.zeros(cells.nodes.size)
-    total[:-1] += mass[:, 0]
-    total[1:] += mass[:, 1]
-    excess[:-1] += moment[:, 0]
-    excess[1:] -= moment[:, 1]
-    at_left, at_right = _too_low(cells, total, excess)
-    at_right &= ~at_left
-    # Second halves pass to the left node: exp(l - left) - 1 there is less, seen from the right.
-    seen = (mass[:, 1] * fall - moment[:, 1]) * np.exp(cells.widths - jump)
-    total[:-1] += np.where(at_right, mass[:, 1] * np.exp(-jump), 0.0)
-    excess[:-1] += np.where(at_right, seen, 0.0)
-    total[1:] -= np.where(at_right, mass[:, 1], 0.0)
-    excess[1:] += np.where(at_right, moment[:, 1], 0.0)
-    # First halves pass to the right node.
-    seen = (mass[:, 0] * rise - moment[:, 0]) * np.exp(jump - cells.widths)
-    total[1:] += np.where(at_left, mass[:, 0] * np.exp(jump), 0.0)
-    excess[1:] -= np.where(at_left, seen, 0.0)
-    total[:-1] -= np.where(at_left, mass[:, 0], 0.0)
-    excess[:-1] -= np.where(at_left, moment[:, 0], 0.0)
-    # A bin that gave both halves away has only rounding errors left.
-    emptied = np.zeros(cells.nodes.size, dtype=np.bool_)
-    emptied[1:-1] = at_right[:-1] & at_left[1:]
-    total, excess = np.where(emptied, 0.0, total), np.where(emptied, 0.0, excess)
+    nowhere = np.zeros(cells.widths.size, dtype=np.bool_)
+    at_left, at_right = _too_low(cells, *_binned(cells, nowhere, nowhere))
+    total, excess = _binned(cells, at_left, at_right & ~at_left)
     low_left, low_right = _too_low(cells, total, excess)
     bulk = int(np.searchsorted(cells.indices, 0))
     shift = float(np.log1p(excess[bulk] / total[bulk])) if total[bulk] > 0.0 else 0.0
     return Bins(total, excess, not bool(np.any(low_left | low_right)), shift)
+
+
+def _binned(cells: Cells, at_left: BoolArray, at_right: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Return total and excess of the bins, whose ends are where the tangents touch."""
+    (first, second), (above, below) = cells.mass.T, cells.moment.T
+    jump = np.diff(cells.scale)
+    total, excess = np.zeros(cells.nodes.size), np.zeros(cells.nodes.size)
+    total[:-1] = np.where(at_left, 0.0, first) + np.where(at_right, second * np.exp(-jump), 0.0)
+    total[1:] += np.where(at_right, 0.0, second) + np.where(at_left, first * np.exp(jump), 0.0)
+    # Seen from the other node, exp(l - node) - 1 of a half is less or more.
+    to_left = (second * -np.expm1(-cells.widths) - below) * np.exp(cells.widths - jump)
+    to_right = (first * np.expm1(cells.widths) - above) * np.exp(jump - cells.widths)
+    excess[:-1] = np.where(at_left, 0.0, above) + np.where(at_right, to_left, 0.0)
+    excess[1:] -= np.where(at_right, 0.0, below) + np.where(at_left, to_right, 0.0)
+    return total, excess
 
 
 def tangent_polygon(cells: Cells, bins: Bins) -> tuple[IntArray, FloatArray]:
