@@ -100,14 +100,12 @@ def seeded(step: int) -> np.random.Generator:
     return np.random.default_rng([7, step])
 
 
-def train(
-    folder: Path, *, save_every: int = 1, dropout: float = 0.0, death: Death | None = None
-) -> None:
+def train(folder: Path, *, save_every: int = 1, death: Death | None = None) -> None:
     """Train, or continue, until the appointed death; write the model if there is none."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     folder.mkdir(exist_ok=True)
-    generator, model = np.random.default_rng(), network(dropout)
+    generator, model = np.random.default_rng(), network(0.0)
     with Turnstile.open(folder / "budgets.db", partitions=2) as service:
         trainer = HuggingFaceTrainer(
             engine=PrivacyEngine(service, dataset="reviews", run="a"),

@@ -167,21 +167,9 @@ def charged_steps(folder: Path) -> tuple[int, bool]:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "death", [Death("step begin", 7), Death("save", 5), Death("step begin", 0)], ids=str
-)
-def test_a_training_killed_between_steps_ends_with_the_model_of_one_that_was_not_bit_for_bit(
-    lives: Lives, tmp_path: Path, death: Death
-) -> None:
-    whole = lives(tmp_path / "whole", dropout=0.1)
-    resumed = lives(tmp_path / "resumed", death, dropout=0.1)
-    assert np.array_equal(whole, resumed)
-    assert charged_steps(tmp_path / "resumed") == (STEPS, False)
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
     ("save_every", "deaths", "given_up"),
     [
+        (1, [Death("step begin", 0), Death("step begin", 7), Death("save", 9)], []),
         (1, [Death("step end", 8)], [7]),
         (1, [Death("forward", 3), Death("forward", 4), Death("forward", 14)], [3, 4, 14]),
         (4, [Death("forward", 10)], [8, 9, 10]),
