@@ -94,16 +94,16 @@ class Plan:
         Raises:
             InvalidRequest: a measure cannot charge a mechanism.
         """
-        made, left = 0, np.empty(0, dtype=object)
-        counted: list[int] = []
+        # The sum of the steps can exceed int64, a sum of Python integers cannot.
+        costs = {  # once for each mechanism, since schedules repeat them
+            step: self._costs(PoissonGaussian(factor * step.noise_stddev, step.sampling_rate))
+            for step in {step for step, _ in self._runs}
+        }
+        counted = self._counted(costs[self._runs[0][0]])
+        budgets = [units for policy in self._policies for units in policy.budget]
+        made, left = 0, np.array(budgets, dtype=object)[counted]
         for step, count in self._runs:
-            # The sum of the steps can exceed int64, a sum of Python integers cannot.
-            costs = self._costs(PoissonGaussian(factor * step.noise_stddev, step.sampling_rate))
-            if not made:
-                counted = self._counted(costs)
-                budgets = [units for policy in self._policies for units in policy.budget]
-                left = np.array(budgets, dtype=object)[counted]
-            each = costs.astype(object)[counted]
+            each = costs[step].astype(object)[counted]
             fits = [have // cost for have, cost in zip(left, each, strict=True) if cost]
             if (lasting := min(fits, default=count)) < count:
                 return int(made + lasting)
