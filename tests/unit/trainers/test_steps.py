@@ -229,19 +229,6 @@ def test_rows_may_be_added_in_any_order(order: NDArray[np.int64]) -> None:
     assert ((above >= 0) & (above < 0.0101)).all()
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
-def test_gradient_that_is_not_finite_counts_as_zero_for_its_user(bad: float) -> None:
-    service = FilterService()
-    steps = steps_of(service, sampling_rate=1.0)
-    silenced(steps)
-    step = steps.begin()
-    rows = np.full((20, 2), 0.1)
-    rows[3, 1] = bad
-    step.add(rows)
-    assert step.release(2) == pytest.approx([0.19, 0.19], rel=1e-5)
-    assert service.levels[3] == 1.0
-
-
 def test_noise_and_rate_may_follow_a_public_schedule() -> None:
     service = FilterService()
     steps = steps_of(
