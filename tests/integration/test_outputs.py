@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,9 @@ from kafka import KafkaConsumer, TopicPartition
 
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory
+from tests.readme import TOP
 
+FOLLOWER = str(TOP / "examples" / "follow_halts.py")
 USERS = [f"user-{n}" for n in range(20)]
 
 
@@ -65,5 +69,12 @@ def test_workers_change_the_form_in_the_middle_of_a_run(
         seen = service.client.odometer("d", since="earliest", follow=False)
         assert len({odometer.user for odometer in seen}) == 20
         service.audit()
+        printed = subprocess.run(
+            [sys.executable, FOLLOWER, service.kafka, service.prefix, "2000"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert printed.stdout.splitlines() == [f"d r 2 {user} budget" for user in USERS]
         place = ("--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix)
         assert turnstile("verify", *place).code == 0
