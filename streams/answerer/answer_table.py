@@ -27,28 +27,17 @@ from streams.answerer.published_answers import (
 )
 from streams.answerer.query_keys import Label
 
-_UNITS: Final[dict[Kind, str]] = {
+_UNITS: Final[dict[str, str]] = {
     "count": "events",
     "distinct": "users",
     "histogram": "events",
-    "sum": "sum",
-    "mean": "mean",
-    "variance": "variance",
-    "ratio": "ratio",
-    "quantiles": "quantiles",
     "top": "value",
     "threshold": "value",
 }
+"""The units of kinds that are not named like them."""
 _OF_EVENTS: Final = ("mean", "variance", "ratio", "quantiles")
 """Kinds whose numbers do not grow with the length of a window."""
-_LENGTHS: Final = (
-    ("week", timedelta(weeks=1)),
-    ("day", timedelta(days=1)),
-    ("hour", timedelta(hours=1)),
-    ("minute", timedelta(minutes=1)),
-    ("second", timedelta(seconds=1)),
-    ("millisecond", timedelta(milliseconds=1)),
-)
+_LENGTHS: Final = ("week", "day", "hour", "minute", "second", "millisecond")
 
 
 class AnswerRow(msgspec.Struct, frozen=True):
@@ -164,7 +153,9 @@ class AnswerSeries(NamedTuple):
         """Return the unit of the numbers, such as "users per day"."""
         window = self.windows[-1]
         per = "in each" if self.kind in _OF_EVENTS else "per"
-        return f"{_UNITS[self.kind]} {per} {length_in_words(window.start, window.end)}"
+        return (
+            f"{_UNITS.get(self.kind, self.kind)} {per} {length_in_words(window.start, window.end)}"
+        )
 
 
 class AnswerTable:
@@ -223,7 +214,8 @@ def length_in_words(start: datetime, end: datetime) -> str:
     ):
         return "month" if months == 1 else f"{months} months"
     length = end - start
-    name, unit = next((name, unit) for name, unit in _LENGTHS if length % unit == timedelta())
+    units = ((name, timedelta(**{f"{name}s": 1})) for name in _LENGTHS)
+    name, unit = next((name, unit) for name, unit in units if length % unit == timedelta())
     number = length // unit
     return name if number == 1 else f"{number:,} {name}s"
 

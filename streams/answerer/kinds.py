@@ -426,8 +426,8 @@ class Ratio(Kind, tag="ratio"):
         """Write a user's part of both numbers in units of their bounds, for the largest groups."""
         for coordinate, amount in sums.items():
             term, exponent = self.terms[coordinate % 2], self._exponents[coordinate % 2]
-            number = _ldexp(min(amount, 1) if term.adds == "distinct" else amount, exponent)
-            row[coordinate] = _within(number, -term.cap, term.cap) / term.cap
+            # A distinct user counts at most once, because its cap is 1.
+            row[coordinate] = _within(_ldexp(amount, exponent), -term.cap, term.cap) / term.cap
         sizes = np.abs(row).reshape(-1, 2).sum(axis=1)
         dropped = np.argsort(-sizes, kind="stable")[max(self.groups, 1) :]
         row.reshape(-1, 2)[dropped] = 0.0

@@ -18,7 +18,7 @@ import bisect
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,10 +104,6 @@ def rho_of(policy: Policy) -> float:
     return rho
 
 
-Prices: TypeAlias = NDArray[np.int64]
-"""The price of a window for a worst-case user, in units: one number per Rényi order, or one."""
-
-
 class WorstCase:
     """The budget of a worst-case user, as far as this run charges it.
 
@@ -128,14 +124,15 @@ class WorstCase:
         policies: Sequence[Policy],
         reserve: float = 0.0,
     ) -> None:
-        self._policies = policies
-        kept = Fraction(reserve)
-        self._limits = [
-            [units - math.ceil(units * kept) for units in policy.budget] for policy in policies
-        ]
-        self._orders = [_orders(policy) for policy in policies]
-        self._costs = [
-            [_cost(policy, one, stddev) for one, stddev in zip(asked, stddevs, strict=True)]
+        kept, pairs = Fraction(reserve), list(zip(asked, stddevs, strict=True))
+        self._budgets = [
+            _Budget(
+                policy.per_user_order is True,
+                _orders(policy),
+                # Python's integers: sums of a million prices exceed 64 bits.
+                np.array([units - math.ceil(units * kept) for units in policy.budget], object),
+                np.array([_prices(policy, *pair) for pair in pairs], object),
+            )
             for policy in policies
         ]
 
@@ -146,10 +143,12 @@ class WorstCase:
             closed: by query, the number of the next window.
             query: its index in the file.
         """
-        return min(
-            self._left_of(policy, limit, costs, closed, query)
-            for policy, limit, costs in zip(self._policies, self._limits, self._costs, strict=True)
-        )
+        found = []
+        for has_own_order, _, limits, prices in self._budgets:
+            more = np.maximum(limits - closed @ prices, 0) // np.maximum(prices[query], 1)
+            # A user is charged at one order, its own, or at all of them.
+            found.append(max(more) if has_own_order else min(more))
+        return int(min(found))
 
     def exhaustible_since(self, calendar: Calendar, query: int, number: int) -> int | None:
         """Return the first window of a query of which a user could have been left out.
@@ -177,32 +176,28 @@ class WorstCase:
     def _can_pay(self, closed: Sequence[int], query: int) -> bool:
         """Return whether a worst-case user can pay for one more window, at whichever order."""
         return all(
-            self._spent(costs, closed, order) + int(costs[query][order]) <= limit[order]
-            for limit, costs, orders in zip(self._limits, self._costs, self._orders, strict=True)
-            for order in orders
+            bool((closed @ prices + prices[query] <= limits)[orders].all())
+            for _, orders, limits, prices in self._budgets
         )
 
-    def _left_of(
-        self,
-        policy: Policy,
-        limit: Sequence[int],
-        costs: Sequence[Prices],
-        closed: Sequence[int],
-        query: int,
-    ) -> int:
-        more = [
-            max(0, budget - self._spent(costs, closed, order)) // max(1, int(costs[query][order]))
-            for order, budget in enumerate(limit)
-        ]
-        # A user is charged at one order, its own, or at all of them.
-        return max(more) if policy.per_user_order is True else min(more)
 
-    def _spent(self, costs: Sequence[Prices], closed: Sequence[int], order: int) -> int:
-        """Return a worst-case user's spending at an order, up to these windows of each query."""
-        return sum(int(cost[order]) * number for cost, number in zip(costs, closed, strict=True))
+class _Budget(NamedTuple):
+    """A budget that every charge has to fit, for a worst-case user.
+
+    Attributes:
+        has_own_order: whether each user is charged at one Rényi order.
+        orders: the places of the orders at which a user can be charged.
+        limits: (orders,) in units, without the reserve.
+        prices: (queries, orders) of a window.
+    """
+
+    has_own_order: bool
+    orders: list[int]
+    limits: NDArray[np.object_]
+    prices: NDArray[np.object_]
 
 
-def _orders(policy: Policy) -> Sequence[int]:
+def _orders(policy: Policy) -> list[int]:
     """Return the places of the Rényi orders at which a user of this run can be charged.
 
     With per-user orders, each user is bound to the order a that admits most steps of that user's
@@ -210,7 +205,7 @@ def _orders(policy: Policy) -> Sequence[int]:
     the largest of these quotients. If a user is bound to order a, then budget[a] / a is at least
     b c / (b c + 1) of it, and c is at least 1. So few orders besides b are possible.
     """
-    places = range(len(policy.budget))
+    places = list(range(len(policy.budget)))
     if policy.per_user_order is not True:
         return places
     quotients = [budget / order for budget, order in zip(policy.budget, policy.orders, strict=True)]
@@ -220,8 +215,8 @@ def _orders(policy: Policy) -> Sequence[int]:
     return [place for place in places if quotients[place] >= least]
 
 
-def _cost(policy: Policy, asked: Kind, stddev: float) -> Prices:
-    """Return the cost of one window of a query for a worst-case user."""
+def _prices(policy: Policy, asked: Kind, stddev: float) -> list[int]:
+    """Return the cost of one window of a query for a worst-case user, by order."""
     measure = policy.row
     if not measure.covers(Gaussian(1.0)):
         raise UnusableQueries(
@@ -229,4 +224,4 @@ def _cost(policy: Policy, asked: Kind, stddev: float) -> Prices:
             "Gaussian noise of answers: use a dataset with gdp, zcdp or renyi"
         )
     units = measure.charge_units(Gaussian(stddev), [asked.bound], policy.orders or None)
-    return np.atleast_1d(units.reshape(-1))
+    return [int(cost) for cost in units.reshape(-1)]

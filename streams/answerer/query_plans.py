@@ -209,16 +209,17 @@ def _noisy(random: np.random.Generator, sums: Floats, stddev: float) -> Floats:
 
 
 def errors_of(
-    query: Kind, raw: Floats, truth: Floats, noise: float, *, confidence: float, seed: int
+    query_file: QueryFile, number: int, raw: Floats, truth: Floats, noise: float
 ) -> Errors:
-    """Return the errors of answers that are not corrected."""
+    """Return the errors of the answers of a query that are not corrected."""
+    query = query_file.queries[number]
 
     def answered(sums: Floats, stddev: float) -> Floats:
-        found = [query.answered(row, stddev, confidence) for row in sums]
+        found = [query.answered(row, stddev, query_file.confidence) for row in sums]
         numbers = [(one.value, one.lower, one.upper) for one in found]
         return np.array(numbers, dtype=np.float64).reshape(len(sums), 3, -1)
 
-    noisy = _noisy(np.random.default_rng(seed), raw, noise)
+    noisy = _noisy(np.random.default_rng(_SEED), raw, noise)
     found = np.array([answered(sums, noise) for sums in noisy])
     # Without an interval, a ratio can be anything, and its mean square error is infinite.
     found[1:, :, 0][np.isnan(found[1:, :, 1])] = np.nan
@@ -435,15 +436,8 @@ def _setting(query_file: QueryFile, number: int, policy: Policy, people: Populat
         errors = corrected_errors(query_file, number, charges, costs, seed=_SEED)
     else:
         raw, truth = charges.admitted[number], charges.truth[number]
-        errors = _uncorrected(query_file, number, raw, truth, noise)
+        errors = errors_of(query_file, number, raw, truth, noise)
     return _described(query_file, number, noise, errors, charges.left_out[number])
-
-
-def _uncorrected(
-    query_file: QueryFile, number: int, raw: Floats, truth: Floats, noise: float
-) -> Errors:
-    query, confidence = query_file.queries[number], query_file.confidence
-    return errors_of(query, raw, truth, noise, confidence=confidence, seed=_SEED)
 
 
 def baseline(
@@ -469,7 +463,7 @@ def baseline(
         left_out.append(part.users[kept < 1.0])
         counted[part.users] += 1
     noise = noise_for_norm_budget(count * query.bound**2, rho)
-    errors = _uncorrected(query_file, number, np.array(raw), np.array(truth), noise)
+    errors = errors_of(query_file, number, np.array(raw), np.array(truth), noise)
     found = _described(query_file, number, noise, errors, left_out)
     return replace(found, active_windows=float(count), block_windows=0, left_out=0.0)
 

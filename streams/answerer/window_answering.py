@@ -11,9 +11,8 @@ takes these steps:
 5. Close the window that was being closed.
 6. Read new events and close windows, in the order that ``journal`` describes.
 
-After the last window of a block, the block itself is a step. It is charged for what its windows
-left out, without the reserve that windows leave, and its answer corrects theirs (``corrections``).
-Its content comes from the journal, so it can be charged again after a crash.
+A block is charged for what its windows left out, without the reserve that windows leave
+(``corrections``).
 
 At the end of an input file, its clock advances to the ``end`` of the input, which is public. So the
 windows are those that end by it, empty ones too, whatever the last event of the file is.

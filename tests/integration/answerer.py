@@ -68,10 +68,10 @@ def doom(point: str, step: int) -> None:
         lambda answerer, users, rows: end_if("sleep", at["step"], signal.SIGSTOP),
     )
 
-    def opened(answering: Answering) -> None:
+    def opened(answering: Answering, *_: Any) -> None:
         end_if("opened", answering.state.calendar.step)
 
-    behind(Answering, "start", opened)
+    behind(Answering, "__init__", opened)
     publish = KafkaConnection._publish
 
     def publish_one(self: Any, requests: Any, waiting: Any) -> None:

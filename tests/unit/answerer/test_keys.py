@@ -130,9 +130,13 @@ def test_users_who_are_clipped_do_not_count() -> None:
 
 
 def test_order_of_events_does_not_change_the_answer() -> None:
-    events = shopping(1)
-    first = events[: 2 * USERS]
+    """Each user buys one of two products, of different value."""
+    first = [
+        event(user, 0, c=key, x=x)
+        for user in range(4 * USERS)
+        for key, x in [(("bread", 4.0), ("milk", 2.0))[user % 2]]
+    ]
     mixed = [first[place] for place in np.random.default_rng(2).permutation(len(first))]
-    last = events[2 * USERS :]
-    one, other = (answers_of([*some, *last]) for some in (first, mixed))
+    one, other = (answers_of([*some, event(0, 10)]) for some in (first, mixed))
+    assert one[0].labels == ["bread", "milk"]
     assert msgspec.json.encode(one) == msgspec.json.encode(other)
