@@ -32,7 +32,7 @@ from streams.answerer.query_keys import (
     Text,
     UnusableQueries,
 )
-from streams.answerer.spacing import NEVER, Spacing, spacing_of
+from streams.answerer.spacing import NEVER, Spacing
 from streams.records.terms import choices_of
 from streams.toml import UnusableToml, read_toml
 
@@ -194,7 +194,7 @@ class QueryFile:
     def spacings(self) -> list[Spacing]:
         """Return the panes of each query."""
         panes = [(one.every or one.window).within(self.zone) for one in self.queries]
-        return [spacing_of(self.start, every, unit, self.timezone) for every, unit in panes]
+        return [Spacing(self.start, every, unit, self.timezone) for every, unit in panes]
 
     @cached_property
     def limits(self) -> list[int]:

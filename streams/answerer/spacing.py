@@ -29,52 +29,26 @@ NEVER: Final = 2**62
 
 
 @dataclass(frozen=True)
-class FixedSpacing:
-    """Panes of a fixed length.
+class Spacing:
+    """The moments at which the panes of a query begin.
 
     Attributes:
-        start: when pane 0 begins, in ms since 1970.
-        every: the length of a pane, in ms.
+        start: when pane 0 begins, in ms since 1970. For days and months, it is the first moment of
+            a local day, and for months at most day 28 of a month.
+        every: the length of a pane, in units.
+        unit: fixed milliseconds, or local days or months.
+        timezone: the IANA name of the time zone of days and months.
     """
 
     start: int
     every: int
+    unit: Unit = "ms"
+    timezone: str = "UTC"
 
     def begin(self, number: int) -> int:
         """Return when a pane begins, in ms since 1970."""
-        return self.start + number * self.every
-
-    def last(self, time: int) -> int:
-        """Return the number of the last pane that begins at a time or before it.
-
-        It is negative for a time before the first pane.
-        """
-        return (time - self.start) // self.every
-
-    def longest(self, panes: int) -> int:
-        """Return the length of so many panes."""
-        return panes * self.every
-
-
-@dataclass(frozen=True)
-class CalendarSpacing:
-    """Panes of whole days or months in a time zone.
-
-    Attributes:
-        start: when pane 0 begins, in ms since 1970: the first moment of a local day. For months, it
-            is at most day 28 of a month.
-        every: the length of a pane, in units.
-        unit: days or months.
-        timezone: its IANA name.
-    """
-
-    start: int
-    every: int
-    unit: Literal["d", "mo"]
-    timezone: str
-
-    def begin(self, number: int) -> int:
-        """Return when a pane begins: the first moment of a local day."""
+        if self.unit == "ms":
+            return self.start + number * self.every
         first = _local_date(self.start, self.timezone)
         if self.unit == "d":
             day = first.toordinal() + number * self.every
@@ -84,7 +58,12 @@ class CalendarSpacing:
         return _first_moment(day, self.timezone) if day <= _LAST_DAY else NEVER
 
     def last(self, time: int) -> int:
-        """Return the number of the last pane that begins at a time or before it."""
+        """Return the number of the last pane that begins at a time or before it.
+
+        It is negative for a time before the first pane.
+        """
+        if self.unit == "ms":
+            return (time - self.start) // self.every
         if time < self.start:
             return -1
         time = min(time, (_LAST_DAY - _EPOCH) * DAY)
@@ -102,6 +81,8 @@ class CalendarSpacing:
 
     def longest(self, panes: int) -> int:
         """Return a length that so many panes do not exceed: clocks change by a day at most."""
+        if self.unit == "ms":
+            return panes * self.every
         return (panes * self.every * (1 if self.unit == "d" else 31) + 1) * DAY
 
 
@@ -121,14 +102,3 @@ def _first_moment(day: int, timezone: str) -> int:
     """
     midnight = datetime.fromordinal(day).replace(tzinfo=ZoneInfo(timezone))
     return round(midnight.timestamp()) * 1000
-
-
-Spacing: TypeAlias = FixedSpacing | CalendarSpacing
-"""The moments at which the panes of a query begin."""
-
-
-def spacing_of(start: int, every: int, unit: Unit, timezone: str) -> Spacing:
-    """Return the panes of a length in a unit, from ``start`` on."""
-    if unit == "ms":
-        return FixedSpacing(start, every)
-    return CalendarSpacing(start, every, unit, timezone)

@@ -19,7 +19,7 @@ from streams.answerer.events import SkipReason
 from streams.answerer.published_answers import Correction, PrivateAnswer
 from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.query_plans import plan_of
-from streams.answerer.spacing import DAY, CalendarSpacing, FixedSpacing, Spacing, Unit, spacing_of
+from streams.answerer.spacing import DAY, Spacing, Unit
 from streams.answerer.windows import Calendar, InputState
 from tests.unit.answerer.asking import COUNT, END, FILE, answered, asked_of, at, event, parse_blocks
 
@@ -60,7 +60,7 @@ def test_panes_tile_time_without_gap_or_overlap(
     zone: str, day: Any, every: int, unit: Unit, number: int, beyond: int
 ) -> None:
     day = day.replace(day=min(day.day, 28))
-    spacing = spacing_of(midnight(zone, day.year, day.month, day.day), every, unit, zone)
+    spacing = Spacing(midnight(zone, day.year, day.month, day.day), every, unit, zone)
     begin, end = spacing.begin(number), spacing.begin(number + 1)
     assert begin <= end
     assert end - begin <= spacing.longest(1)
@@ -74,13 +74,13 @@ def test_panes_tile_time_without_gap_or_overlap(
     start=st.integers(-(10**12), 10**12), every=st.integers(1, 10**9), time=st.integers(0, 2**53)
 )
 def test_fixed_panes_are_found_by_division(start: int, every: int, time: int) -> None:
-    spacing: Spacing = FixedSpacing(start, every)
+    spacing: Spacing = Spacing(start, every)
     assert spacing.begin(spacing.last(time)) <= time < spacing.begin(spacing.last(time) + 1)
 
 
 def test_days_have_23_and_25_hours_where_the_clock_changes() -> None:
     start = midnight("Europe/Berlin", 2026, 1, 1)
-    spacing = CalendarSpacing(start, 1, "d", "Europe/Berlin")
+    spacing = Spacing(start, 1, "d", "Europe/Berlin")
     hours = [(spacing.begin(n + 1) - spacing.begin(n)) / 3_600_000 for n in range(365)]
     assert {n: length for n, length in enumerate(hours) if length != 24.0} == {87: 23.0, 297: 25.0}
     first = datetime(2026, 1, 1) + timedelta(days=87)
@@ -89,9 +89,7 @@ def test_days_have_23_and_25_hours_where_the_clock_changes() -> None:
 
 def test_months_begin_on_the_same_day_whatever_their_length() -> None:
     for day in (1, 15, 28):
-        spacing = CalendarSpacing(
-            midnight("Europe/Berlin", 2023, 11, day), 1, "mo", "Europe/Berlin"
-        )
+        spacing = Spacing(midnight("Europe/Berlin", 2023, 11, day), 1, "mo", "Europe/Berlin")
         for number in range(40):
             local = datetime.fromtimestamp(spacing.begin(number) / 1000, ZoneInfo("Europe/Berlin"))
             assert (local.day, local.hour, local.minute) == (day, 0, 0)
@@ -100,14 +98,14 @@ def test_months_begin_on_the_same_day_whatever_their_length() -> None:
 
 def test_skipped_day_is_a_window_without_time() -> None:
     """Samoa had no 30 December 2011."""
-    spacing = CalendarSpacing(midnight("Pacific/Apia", 2011, 12, 28), 1, "d", "Pacific/Apia")
+    spacing = Spacing(midnight("Pacific/Apia", 2011, 12, 28), 1, "d", "Pacific/Apia")
     lengths = [spacing.begin(n + 1) - spacing.begin(n) for n in range(4)]
     assert lengths == [DAY, DAY, 0, DAY]
 
 
 def test_moments_after_the_last_year_are_in_some_pane() -> None:
     for unit in ("d", "mo"):
-        spacing = CalendarSpacing(midnight("Asia/Kathmandu", 2026, 1, 1), 1, unit, "Asia/Kathmandu")
+        spacing = Spacing(midnight("Asia/Kathmandu", 2026, 1, 1), 1, unit, "Asia/Kathmandu")
         number = spacing.last(2**62 - 1)
         assert spacing.last(2**53) == number
         assert spacing.begin(number) < spacing.begin(number + 2)
