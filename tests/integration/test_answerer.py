@@ -418,7 +418,7 @@ def test_a_file_gives_the_answers_of_the_topic(
     assert charges_of(shared, name) == charges_of(shared, other)
     again = turnstile("answer", str(copy), "--input", str(past), environment=environment)
     assert (again.code, again.out) == (0, "")
-    assert f"--dataset {other} --run r" in again.said  # the command that shows the answers
+    assert f"turnstile answers {other}/r" in again.said  # the command that shows the answers
     # Another run of the same queries, even about a file with more in it, is refused.
     copy.write_text(copy.read_text().replace('run = "r"', 'run = "s"'))
     past.write_bytes(past.read_bytes() + b"\n" + msgspec.json.encode(rows[-1]))
