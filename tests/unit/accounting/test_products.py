@@ -114,16 +114,18 @@ unit_numbers = st.one_of(
 )
 @example([2**53 + 1, 2**58 - 1, 2**61 + 1], [1.1, 2.7, 511.3])  # float64 does not hold these units
 @example([2**62, 2**62 - 1, 2**22, 2**22 + 1], [2.0**40, 1.0 + 2.0**-52])
+@example([2**61 - 1, 2**61 + 1], [2.0])
+@example([7, 2**50 + 1], [2.5, 1.0625])
 @example([2000, 2500, 3000, 3500, 4000, 4500, 5000, 5500], [math.nextafter(2.0, 0.0)])
 def test_units_at_orders_are_the_exact_ceiling(units: list[int], orders: list[float]) -> None:
     # Units whose products are near the limit, where estimates are off by most.
     units = [*units, *(min(int((2**62 + d) / Fraction(orders[0])), 2**62) for d in units)]
     # Orders that are the float next to a whole multiple bring products close to integers.
     near = 1.0 + max(round(orders[0] % 1000 * 16), 1) / 16.0
-    orders = [*orders, near, math.nextafter(near, 9e9), 1.0 + 2.0**-52]
-    result = units_at_orders(np.array(units), np.array(orders))
-    expected = [[min(math.ceil(Fraction(a) * u), 2**62) for a in orders] for u in units]
-    assert result.tolist() == expected
+    for some in (orders, [near], [near, math.nextafter(near, 9e9), 1.0 + 2.0**-52]):
+        for few in (units, units[:1]):
+            expected = [[min(math.ceil(Fraction(a) * u), 2**62) for a in some] for u in few]
+            assert units_at_orders(np.array(few), np.array(some)).tolist() == expected
 
 
 @given(st.lists(unit_numbers, min_size=1, max_size=8), exact.order)

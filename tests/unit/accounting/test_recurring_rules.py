@@ -174,3 +174,42 @@ def test_balances_are_up_to_date_when_they_are_asked_for_and_not_before() -> Non
     recurring.close()
     assert account.balances.spent.tolist() == [0, 0, 18, 0, 6, 0]
     assert account.recurring_charges == []
+
+
+def all_anew(spent: list[int], levels: list[int]) -> tuple[BudgetAccount, RecurringCharge, Columns]:
+    """A roster after a step that brought all levels; a level costs 1, the budget is 10."""
+    account = BudgetAccount(AccountTerms((10,), (4,)), balances_of(4))
+    account.balances.spent[:] = account.balances.base[:] = spent
+    recurring, columns = begun(account, np.arange(len(levels)), [0] * len(levels))
+    recurring.step(
+        table(account, np.arange(4)), slice(0, len(levels)), np.array(levels, dtype=np.uint8)
+    )
+    return account, recurring, columns
+
+
+def test_recurring_steps_continue_after_a_step_with_all_levels() -> None:
+    account, recurring, _ = all_anew([0, 0, 0, 0], [0, 1, 2, 3])
+    halted, settled = [], []
+    for _ in range(12):
+        outcome = recurring.step()
+        halted.append(outcome.halted.tolist())
+        settled.append(outcome.settled)
+    # At cost 1, 2 and 3 the steps after the first that are paid for are 9, 4 and 2.
+    assert halted == [[], [], [3], [], [2], [], [], [], [], [1], [], []]
+    assert not any(isinstance(rows, slice) for rows in settled)
+    assert any(not len(rows) for rows in settled)
+    assert account.balances.spent.tolist() == [0, 10, 10, 9]
+
+
+def test_after_all_levels_were_new_what_others_charge_is_looked_at() -> None:
+    account, recurring, _ = all_anew([0, 0, 0, 0], [0, 1, 2, 3])
+    account.settle_for_write(np.array([0]))
+    account.balances.spent[0] = 10
+    assert recurring.step().exhausted.tolist() == [0]
+
+
+def test_after_all_levels_were_new_who_is_added_is_looked_at() -> None:
+    _, recurring, columns = all_anew([0, 0, 0, 10], [1, 1, 1])
+    columns.grow(1)
+    recurring.enrol([np.array([3])], 0)
+    assert recurring.step().exhausted.tolist() == [3]
