@@ -189,7 +189,8 @@ class Mutating:
             files = sorted(Path().glob(f"{package}/**/*.py")) or [Path(package)]
             trees = {str(file): ast.parse(file.read_text()) for file in files}
             all_keys = [one.key for file, tree in trees.items() for one in mutants(file, tree)]
-            keys += random.Random(self.options.seed).sample(all_keys, self.options.count)
+            count = min(self.options.count, len(all_keys))
+            keys += random.Random(self.options.seed).sample(all_keys, count)
         return keys
 
     def covering(self, file: str, lines: range) -> list[pytest.Item]:
