@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from coverage import Coverage, CoverageData
+from hypothesis.internal.conjecture.shrinker import Shrinker
 
 CHECK = ("-m", "not process and not slow", "--hypothesis-profile", "check")
 """The tests of `make check`."""
@@ -165,6 +166,7 @@ class Mutating:
         self.lines.read()
         self.seconds = json.loads((options.into / "seconds.json").read_text())
         self.failed: list[str] = []
+        Shrinker.shrink = lambda _: None  # a failing example need not be small
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed += [report.nodeid] * report.failed

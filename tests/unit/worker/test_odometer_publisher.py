@@ -76,17 +76,6 @@ def offsets(broker):
     return [decode(value, type=OdometerRecord).offset for value in written(broker)]
 
 
-async def test_owner_is_asked_between_the_epoch_and_the_first_record():
-    broker = MemoryBroker(1)
-    owner = Owner(broker)
-    await owner.send(b"1")
-    await owner.send(b"2")
-    first = [Effect.BEGIN, "is it held?", Effect.READ]
-    assert owner.gate.passed == first + 2 * [Effect.SEND, Effect.COMMIT, Effect.ACKNOWLEDGE]
-    assert written(broker) == [b"1", b"2"]
-    await owner.stop()
-
-
 async def test_an_owner_that_begins_too_late_sends_nothing():
     broker = MemoryBroker(1)
     older, newer = Owner(broker), Owner(broker)

@@ -14,7 +14,6 @@ from streams.records.signatures import NoVerifier
 from streams.store.misfit import Suspension
 from streams.store.store_port import SuspensionReason
 from streams.worker import processor as batch_loop
-from streams.worker.odometer_publisher import NotTheOwner
 from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Ending
 from streams.worker.processor import ProcessorState
@@ -259,57 +258,12 @@ def test_outbox_entries_have_a_limited_size(monkeypatch):
     assert [output for outbox_entry in outbox_entries for output in outbox_entry.outputs] == many
 
 
-async def test_older_outbox_entries_are_published_first():
-    kept = [
-        (outbox_entry.name, outbox_entry.packed)
-        for outbox_entry in outbox_entries_of(0, 2, OUTPUTS)
-    ]
-    made = bench(next_offset=9, outbox=kept)
-    await made.arrive(Record(9))
-    made.processor.start()
-    await made.until(lambda: made.processor.next == 10)
-    await made.until(lambda: len(made.answers()) == 3)
-    assert made.broker.outputs(Channel.HALTS, 0).values == [b"first answer"]
-    assert made.broker.outputs(Channel.REJECTS, 0).values[0] == b"second answer"
-    await made.until(lambda: made.odometers() == [b"first odometer", b"second odometer"])
-
-
-async def test_an_outbox_entry_is_deleted_only_after_the_broker_has_it():
-    kept = [
-        (outbox_entry.name, outbox_entry.packed)
-        for outbox_entry in outbox_entries_of(0, 2, OUTPUTS)
-    ]
-    made = bench(next_offset=9, outbox=kept)
-    made.gate.hold(Effect.ACKNOWLEDGE, Effect.COMMIT)
-    made.processor.start()
-    await made.until(lambda: made.odometers())
-    made.gate.waiting.pop(Effect.ACKNOWLEDGE)[0].set_result(None)
-    await made.until(lambda: made.store.forgotten)
-    assert made.store.forgotten == ["0/0"]
-    made.gate.waiting[Effect.COMMIT][0].set_result(None)
-    await made.until(lambda: len(made.store.forgotten) > 1)
-    assert made.store.forgotten == ["0/0", "0/1"]
-
-
 class Raises(Ledger):
     """A ledger whose every record has outputs."""
 
     def apply(self, offset, value):
         super().apply(offset, value)
         return OUTPUTS
-
-
-async def test_owner_replaced_before_its_epoch_sends_no_odometers():
-    made = bench(Raises(0, 1))
-    made.gate.hold(Effect.BEGIN)
-    made.processor.start()
-    await made.arrive(Record(0))
-    await made.until(lambda: made.processor.next == 1 and made.gate.waiting[Effect.BEGIN])
-    made.store.contents(0).meta["owner"] = "somebody else"
-    made.gate.waiting.pop(Effect.BEGIN)[0].set_result(None)
-    with pytest.raises(Ended) as ended:
-        await made.until(made.odometers)
-    assert isinstance(ended.value.error, NotTheOwner)
 
 
 async def test_many_odometers_that_wait_hold_up_no_answer():
@@ -336,37 +290,9 @@ async def test_partition_that_could_not_publish_is_loaded_again():
     assert not made.processor.can_resume
 
 
-async def test_a_merge_drops_only_changes_that_were_there_when_it_began(monkeypatch):
-    monkeypatch.setattr("streams.worker.merge.WRITE_BYTES", 1)
-
-    class Dirty(LedgerState):
-        def unmerged(self):
-            return ["run:d/a", "policy:gone"]
-
-        def take_page(self, name):
-            return None if name == "policy:gone" else encode(name)
-
-    made = bench(ledger_with(Dirty))
-    made.processor.start()
-    await made.arrive(Record(0), Record(1))
-    await made.until(lambda: made.processor.next == 2)
-    covered = made.processor.writer.backlog
-    made.gate.hold("store.merge")
-    running = asyncio.create_task(made.processor.merge())
-    await made.until(lambda: made.gate.waiting["store.merge"])
-    await made.arrive(Record(2))
-    for _ in range(20):  # more than the batch needs to begin
-        await asyncio.sleep(0)
-    assert made.processor.next == 2, "a batch waits for the page that is being written"
-    made.gate.waiting.pop("store.merge")[0].set_result(None)
-    await running
-    assert made.processor.next == 3
-    run, gone, dropped = made.store.merges
-    assert (list(run.pages), list(gone.pages)) == (["run:d/a"], [])
-    assert (dropped.dropped, dropped.fields["since"]) == (covered.entries, "2")
-
-
 async def test_a_merge_writes_as_many_pages_at_once_as_a_write_may_take(monkeypatch):
+    monkeypatch.setattr("streams.worker.merge.WRITE_BYTES", 200)
+
     class Dirty(LedgerState):
         def unmerged(self):
             return [f"run:d/{name}" for name in "abcde"]
@@ -379,8 +305,6 @@ async def test_a_merge_writes_as_many_pages_at_once_as_a_write_may_take(monkeypa
     await made.processor.merge()
     written = [len(merge.pages) for merge in made.store.merges]
     assert written == [2, 2, 1, 0]
-
-    monkeypatch.setattr("streams.worker.merge.WRITE_BYTES", 200)
 
 
 async def test_a_suspension_is_stored_once_and_outlasts_a_rebalance():
