@@ -99,13 +99,9 @@ class Dashboard(Site):
         self, seen_by: Callable[[str], PageEvent], request: web.Request
     ) -> web.StreamResponse:
         """Send events to a page, within the number of pages that its visitor may open."""
-        token = self.cookie.of(request)
+        token, holder, most = self.cookie.of(request), _VISITORS, MOST_OF_VISITORS
         if self._sessions.knows(token):
             holder, most = token, MOST_OF_A_SESSION
-        elif self.is_local:
-            holder, most = _VISITORS, MOST_OF_VISITORS
-        else:
-            return self.event(seen_by(token).content)
         return await self.events(request, holder, most, lambda: seen_by(token))
 
     def _sees_service(self, token: str) -> bool:

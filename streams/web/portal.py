@@ -98,16 +98,14 @@ class Portal(Site):
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         session = self._session_of(request)
-        if session is None:
-            return self.event(None)
+        holder = None if session is None else session.user
 
         def next_event() -> PageEvent:
             claims = self._session_of(request)
-            if claims is None:
-                return PageEvent(None, goes_on=False)
-            return PageEvent(self._owners.content(claims), goes_on=True)
+            content = None if claims is None else self._owners.content(claims)
+            return PageEvent(content, goes_on=claims is not None)
 
-        return await self.events(request, session.user, MOST_OF_A_USER, next_event)
+        return await self.events(request, holder, MOST_OF_A_USER, next_event)
 
     async def _once(self, request: web.Request) -> web.Response:
         session = self._session_of(request)

@@ -82,14 +82,12 @@ class Site(HttpServer):
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise web.HTTPBadRequest(text=f"send {', '.join(kind.__struct_fields__)}") from None
 
-    def event(self, content: Any) -> web.Response:
-        """Return a single event, for a page that may see nothing else. It takes no place."""
-        return web.Response(body=_event(content) + _RETRY, content_type="text/event-stream")
-
     async def events(
         self, request: web.Request, holder: Hashable, most: int, next_event: Callable[[], PageEvent]
     ) -> web.StreamResponse:
         """Send events to a page (server-sent events), until it is closed or an event ends it.
+
+        A page whose first event ends it takes no place.
 
         Args:
             request: of the page.
@@ -97,6 +95,9 @@ class Site(HttpServer):
             most: maximum number of places of this holder.
             next_event: returns an event; called in any thread.
         """
+        content, goes_on = await asyncio.to_thread(next_event)
+        if not goes_on:
+            return web.Response(body=_event(content) + _RETRY, content_type="text/event-stream")
         if self._readers[holder] >= most or self._readers.total() >= self.most_readers:
             raise web.HTTPServiceUnavailable(text="too many pages are open")
         answer = web.StreamResponse(
@@ -105,14 +106,12 @@ class Site(HttpServer):
         self._readers[holder] += 1
         try:
             await answer.prepare(request)
-            while not self._closing.is_set():
-                content, goes_on = await asyncio.to_thread(next_event)
+            while goes_on and not self._closing.is_set():
                 await answer.write(_event(content))
-                if not goes_on:
-                    await answer.write(_RETRY)
-                    break
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), self.every)
+                content, goes_on = await asyncio.to_thread(next_event)
+            await answer.write(_event(content) + _RETRY)
         except ConnectionResetError:
             pass  # the page was closed
         finally:

@@ -141,15 +141,14 @@ def test_nothing_is_shown_until_everything_was_read(database: RecordDatabase) ->
 
 
 def test_a_full_database_keeps_the_newest_record_of_each_user(database: RecordDatabase) -> None:
-    for at in range(5 * ROOM):
-        add(database, odometer(at, 0.1, at % 100))
+    for first in range(0, 5 * ROOM, 100):
+        add(database, *(odometer(first + user, 0.1, user) for user in range(100)))
     for user in range(100):
         assert account(database, user).points[-1].offset == 5 * ROOM - 100 + user
 
 
 def test_a_database_without_room_for_all_users_shows_none(database: RecordDatabase) -> None:
-    for user in range(ROOM + 1):
-        add(database, odometer(user, 0.1, user))
+    add(database, *(odometer(user, 0.1, user) for user in range(ROOM + 1)))
     assert database.is_full
     for user in (0, ROOM, "nobody"):
         assert database.of(user) is None
