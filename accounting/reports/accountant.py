@@ -16,7 +16,7 @@ and must be labelled as one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -44,14 +44,7 @@ _LARGEST_EPSILON: Final = 1e200  # for upper bounds of delta, a larger epsilon c
 _LARGE_DELTAS: Final = (0.1, 0.3)  # for the risk of users who have lost much
 
 
-class _Report(Protocol):
-    """Bounds for histories by one method."""
-
-    def epsilon(self, counts: IntArray, delta: float) -> Bounds: ...
-
-    def delta(self, counts: IntArray, epsilon: float) -> Bounds: ...
-
-
+_Report: TypeAlias = GaussianReport | PldReport | RenyiReport | SaddlePointReport
 _Question: TypeAlias = Callable[[_Report, IntArray], Bounds]
 
 
@@ -223,15 +216,14 @@ class ReportAccountant:
 
     def _by(self, method: str) -> _Report:
         if method not in self._reports:
-            mechanisms, norms = self._mechanisms, self._norms
-            made: _Report
-            if method == "renyi":
-                made = RenyiReport(mechanisms, norms, self._orders)
-            elif method == "pld":
-                made = PldReport(mechanisms, norms)
-            elif method == "gaussian":
-                made = GaussianReport(mechanisms, norms)
-            else:
-                made = SaddlePointReport(mechanisms, norms)
-            self._reports[method] = made
+            levels = self._mechanisms, self._norms
+            match method:
+                case "renyi":
+                    self._reports[method] = RenyiReport(*levels, self._orders)
+                case "pld":
+                    self._reports[method] = PldReport(*levels)
+                case "gaussian":
+                    self._reports[method] = GaussianReport(*levels)
+                case _:
+                    self._reports[method] = SaddlePointReport(*levels)
         return self._reports[method]

@@ -10,11 +10,7 @@ from typing import Final
 import numpy as np
 
 from accounting.conversions.gdp import gdp_budget, gdp_to_delta, gdp_to_epsilon
-from accounting.costs.mechanisms import (
-    SMALLEST_RATE,
-    Mechanism,
-    PoissonGaussian,
-)
+from accounting.costs.mechanisms import SMALLEST_RATE, Mechanism, PoissonGaussian
 from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
@@ -22,7 +18,7 @@ from accounting.exact.argument_checks import (
     positive_finite,
     probability,
     real_number,
-    user_count,
+    whole_number,
 )
 from accounting.exact.invalid_input import InvalidInput
 from accounting.reports.accountant import ReportAccountant
@@ -58,14 +54,12 @@ def noise_for_epsilon(
     fixed; the result does not apply to a filter or an odometer.
     """
     target, tail = nonnegative_finite("epsilon", epsilon), probability("delta", delta)
-    count, norm = user_count("steps", steps), positive_finite("clip_norm", clip_norm)
+    count = whole_number("steps", steps, 1, _MAX_STEPS)
+    norm = positive_finite("clip_norm", clip_norm)
     rate = real_number("sampling_rate", sampling_rate)
-    if 0.0 < rate < SMALLEST_RATE:
-        rate = SMALLEST_RATE
-    if not 1 <= count <= _MAX_STEPS:
-        raise InvalidInput("steps", steps, "from 1 to 10**9")
     if not 0.0 < rate <= 1.0:
         raise InvalidInput("sampling_rate", sampling_rate, "greater than 0 and at most 1")
+    rate = max(rate, SMALLEST_RATE)
     if rate == 1.0:
         return _gaussian_noise(target, tail, count, norm)
     counts = np.array([[count]], dtype=np.int64)

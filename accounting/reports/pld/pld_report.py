@@ -117,7 +117,8 @@ class PldReport:
         return self._each(counts, lambda steps: self._epsilon(steps, delta))
 
     def _each(self, counts: IntArray, ask: Callable[[FloatArray], tuple[float, float]]) -> Bounds:
-        steps = counts.astype(np.float64)
+        # In C order: the rounding of a product with a strided row would be another one.
+        steps = counts.astype(np.float64, order="C")
         steps[:, self._steps.free] = 0.0
         lower, upper = np.zeros((2, len(steps)))
         # One history at a time: a batch would have to be split by lattice, tilt and cut.
