@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from msgspec.msgpack import decode
 
-from streams.kafka.results import NotSent, Origin
+from streams.kafka.results import Origin
 from streams.ledger.ledger import Channel, Output
 from streams.records import OdometerRecord, encode, odometer_key
 from streams.worker import odometer_publisher as waiting_room
-from streams.worker.odometer_publisher import NotTheOwner, OdometerPublisher
+from streams.worker.odometer_publisher import OdometerPublisher
 from tests.doubles.memory_broker import Effect, MemoryBroker, MemoryClient
 from tests.unit.worker.processors import Ends, Gate
 
@@ -76,18 +76,6 @@ def offsets(broker):
     return [decode(value, type=OdometerRecord).offset for value in written(broker)]
 
 
-async def test_an_owner_that_begins_too_late_sends_nothing():
-    broker = MemoryBroker(1)
-    older, newer = Owner(broker), Owner(broker)
-    await newer.send(b"5")
-    older.is_owner = False
-    with pytest.raises(NotTheOwner):
-        await older.send(b"3")
-    with pytest.raises(NotSent):  # the older one has shut it out by beginning
-        await newer.send(b"6")
-    assert written(broker) == [b"5"]
-
-
 async def test_what_has_been_waiting_goes_out_in_one_transaction():
     broker = MemoryBroker(1)
     owner = Owner(broker)
@@ -116,17 +104,6 @@ async def test_too_many_that_wait_hold_up_the_next(monkeypatch):
     await (await held_up)
     assert written(broker) == [b"x" * 10, b"y"]
     await owner.stop()
-
-
-async def test_newest_odometer_stays_after_redis_lost_commits():
-    """In between, an owner applies the log again and has not come far."""
-    broker = MemoryBroker(1)
-    for applied in ((1, 2, 5, 9), (2, 5), (), (12,)):
-        owner = Owner(broker)
-        await owner.charge(*applied)
-        assert offsets(broker)[-1] == max(offsets(broker))
-        await owner.stop()
-    assert offsets(broker) == [1, 2, 5, 9, 12]
 
 
 async def test_of_the_last_charge_on_the_topic_all_is_sent_again():

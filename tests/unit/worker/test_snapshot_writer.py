@@ -40,20 +40,6 @@ async def held(worker, effect):
     return worker.gate.waiting.pop(effect)[0]
 
 
-async def test_a_snapshot_goes_out_with_its_manifest_last():
-    cluster = Cluster()
-    worker = await at_work(cluster)
-    processor = processor_of(worker)
-    assert processor.snapshots.reached is None
-    await processor.snapshot()
-    snapshot = last_snapshot(cluster.broker, 0)
-    assert snapshot.manifest.meta.next == processor.snapshots.reached == 4
-    assert list(cluster.broker.snapshots(0).records.values())[-1][0] == MANIFEST
-    await processor.snapshot()  # there is nothing new
-    assert manifests(cluster) == 1
-    await worker.leave()
-
-
 async def test_replaced_owner_writes_no_snapshot():
     cluster = Cluster()
     older = await at_work(cluster, "older")
