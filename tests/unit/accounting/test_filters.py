@@ -26,6 +26,7 @@ from accounting import (
     zcdp_cost,
     zcdp_to_epsilon,
 )
+from accounting.filters.measure_filters import bisected_floats
 from tests.unit.accounting import rational_model as exact
 from tests.unit.accounting.granting import grant_units
 from tests.unit.accounting.refusals import refused
@@ -241,6 +242,13 @@ def can_pay(
 
 
 @every_filter
+def test_a_grant_that_leaves_something_is_charged_its_cost(rule: BudgetFilter) -> None:
+    """As if another filter granted the least."""
+    charged = rule.charge_granted(rule.initial_state(1), Gaussian(4.0), [1.0], [0.5])
+    np.testing.assert_array_equal(charged, rule.charge_units(Gaussian(4.0), [0.5]))
+
+
+@every_filter
 def test_what_no_filter_grants_is_not_charged(rule: BudgetFilter) -> None:
     state, step = rule.initial_state(2), Gaussian(4.0)
     for granted in ([1.5, 0.0], [1e9, 1.0], [1.0], [[1.0, 1.0]], [math.nan, 1.0], [-1.0, 1.0]):
@@ -266,6 +274,15 @@ def test_every_user_can_spend_to_the_end_and_no_further(rule: BudgetFilter) -> N
     # The last unit is worth little: whoever spends to the end spends nearly all.
     if len(orders) == 1:
         assert float(squares[1]) == pytest.approx(float(squares[4]), rel=1e-6)
+
+
+@given(st.lists(st.tuples(*[st.floats(0.0, 1e300)] * 2), min_size=1, max_size=10))
+def test_bisected_floats_are_on_both_sides_of_the_end(pairs: list[tuple[float, float]]) -> None:
+    end, above = (np.array([side(pair) for pair in pairs]) for side in (min, max))
+    low, high = bisected_floats(lambda values, rows: values < end[rows], above, ulps=16)
+    assert ((low < end) | (low == 0.0)).all()
+    assert ((high >= end) & (high <= above)).all()
+    assert (high.view(np.int64) - low.view(np.int64) <= 16).all()
 
 
 @pytest.mark.parametrize("scale", [5e-324, 1e-308, 2.0**-1000, 1e-200, 1e200, 1e308])
