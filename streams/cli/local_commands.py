@@ -317,10 +317,10 @@ def _secure_stack() -> type[LocalStack]:
     try:
         from streams.local.secure import SecureStack
     except ImportError as error:
-        what = "Certificates and keys need a package that is not installed"
-        how = how_to_install("local")
         raise LocalStackError(
-            LocalFailure.NOT_INSTALLED, f"{what} ({error}): {how} installs it."
+            LocalFailure.NOT_INSTALLED,
+            f"Certificates and keys need a package that is not installed ({error}): "
+            f"{how_to_install('local')} installs it.",
         ) from error
     return SecureStack
 

@@ -52,12 +52,8 @@ _VERIFIED = (
     *("partition", "to", "state_at", "snapshot_at"),
     *("users", "answers", "rejects", "odometers", "priced", "findings"),
 )
-_NOTES = {
-    "in_outbox": "outputs are still in the outbox",
-    "signed": "records have the signature of a trusted key",
-    "without_signature": "have none",
-    "expired": "answers are too old to be in their topics",
-}
+_COUNTED = ("signed", "without_signature", "in_outbox", "expired")
+"""Columns that are shown only if a partition has such records."""
 
 
 @command(
@@ -227,16 +223,18 @@ def _partition_fields(part: PartitionVerified) -> dict[str, Any]:
 
 def _show_verdict(verified: Verified, against: Receipt | None, as_json: bool) -> None:
     parts = verified.partitions
-    show("verified_partition", map(_partition_fields, parts), as_json, _VERIFIED)
+    counted = (name for name in _COUNTED if any(getattr(part, name) for part in parts))
+    columns = (*_VERIFIED, *counted)
+    show("verified_partition", map(_partition_fields, parts), as_json, columns)
+    summary = {
+        "fits": verified.fits,
+        "findings": verified.wrong,
+        "records": sum(part.records for part in parts),
+        "users": sum(part.users for part in parts),
+        "seconds": round(sum(part.seconds for part in parts), 3),
+        "continues_receipt_of": against.time if against and verified.fits else None,
+    }
     if as_json:
-        summary = {
-            "fits": verified.fits,
-            "findings": verified.wrong,
-            "records": sum(part.records for part in parts),
-            "users": sum(part.users for part in parts),
-            "seconds": round(sum(part.seconds for part in parts), 3),
-            "continues_receipt_of": against.time if against and verified.fits else None,
-        }
         show("verdict", summary, as_json)
         return
     for part in parts:
@@ -247,29 +245,16 @@ def _show_verdict(verified: Verified, against: Receipt | None, as_json: bool) ->
             )
         for what in part.impossible:
             tell(f"partition {part.partition}: not compared: {plain(what)}")
-    tell(_verdict(verified, against))
-
-
-def _verdict(verified: Verified, against: Receipt | None) -> str:
-    parts = verified.partitions
-    records, users = (sum(getattr(part, name) for part in parts) for name in ("records", "users"))
-    seconds = max(sum(part.seconds for part in parts), 1e-9)
-    counted = (
-        f"{records:,} records, {users:,} users, in {seconds:.1f} s "
-        f"({records / seconds:,.0f} records/s)"
-    )
-    if verified.wrong:
-        findings = "1 finding" if verified.wrong == 1 else f"{verified.wrong:,} findings"
-        return f"Log and service differ: {findings} in {counted}."
+    verdict = "Everything fits"
     if not verified.fits:
-        return f"Nothing wrong was found, but not everything could be compared: {counted}."
-    notes = ""
-    if against is not None:
-        notes += f" The log continues the one of the receipt from {against.time}."
-    for name, what in _NOTES.items():
-        if count := sum(getattr(part, name) for part in parts):
-            notes += f" {count:,} {what}."
-    return f"Everything fits: {counted}.{notes}"
+        verdict = "Nothing wrong was found, but not everything could be compared"
+    if verified.wrong:
+        verdict = "Log and service differ"
+    tell(
+        verdict + ": {records:,} records, {users:,} users, in {seconds:.1f} s.".format_map(summary)
+    )
+    if against and verified.fits:
+        tell(f"The log continues the one of the receipt from {against.time}.")
 
 
 @command(

@@ -143,32 +143,28 @@ def _summaries(events: Sequence[AccountEvent], delta: float | None) -> Iterator[
         steps = [event for event, _ in charged if event.step is not None]
         halted = sum(event.what == "halted" for event in steps)
         _, last = charged[-1]
-        at = last.tightest
-        order = f" at order {plain(last.orders[at])}" if last.orders else ""
-        left = plain(_at_tightest(last, last.left))
-        budget = f" of {plain(last.budget[at])}" if last.budget else ""
+        order = f" at order {plain(last.orders[last.tightest])}" if last.orders else ""
+        spent, left, budget = (
+            plain(_at_tightest(last, numbers)) for numbers in (last.spent, last.left, last.budget)
+        )
         squares = f" ({last.unit} adds in squares)" if last.power == 2 else ""
         yield (
-            f"Budget of {name} ({last.measure}, {last.unit}): {plain(last.spent[at])}{budget} "
-            f"spent{order}, {left} left{squares}, after {len(steps)} steps, halted at {halted} of "
-            "them."
+            f"Budget of {name} ({last.measure}, {last.unit}): {spent} of {budget} spent{order}, "
+            f"{left} left{squares}, after {len(steps)} steps, halted at {halted} of them."
         )
         if last.budget_epsilon is None:
             yield "An epsilon belongs to a delta: give that of your statement (--delta)."
             continue
         where = "At every delta" if delta is None else f"At delta {delta:g} (--delta)"
-        whole = f"{where}, the whole budget has epsilon {plain(last.budget_epsilon)}"
-        if last.epsilon is None:
-            yield (
-                f"{whole}. There is no smaller epsilon, because norm levels may have followed "
-                "sampling coins (sampled_levels in the policy)."
-            )
-        else:
-            yield (
-                f"{whole}. What was spent so far has epsilon {plain(last.epsilon)}, whenever the "
-                "runs end. Each holds by itself. The second can be larger, because it allows the "
-                "outputs to decide when the runs end."
-            )
+        spent_epsilon = (
+            "There is no smaller epsilon, because norm levels may have followed sampling coins "
+            "(sampled_levels in the policy)."
+            if last.epsilon is None
+            else f"What was spent so far has epsilon {plain(last.epsilon)}, whenever the runs end. "
+            "Each holds by itself. The second can be larger, because it allows the outputs to "
+            "decide when the runs end."
+        )
+        yield f"{where}, the whole budget has epsilon {plain(last.budget_epsilon)}. {spent_epsilon}"
 
 
 _REPORT_COLUMNS: Mapping[str, Kind] = {

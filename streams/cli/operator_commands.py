@@ -6,12 +6,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from streams.cli.commands import command
 from streams.cli.dataset_commands import show_datasets
@@ -211,57 +211,50 @@ def acl(options: argparse.Namespace, config: Config) -> int:
     Without --principal, each role has one principal with the name of the role. --apply grants the
     rights as the user in the settings, who must be a super user.
     """
-    principals = _principals(options.principal)
+    principals: Principals = {role: [role] for role in ROLES}
+    if options.principal:
+        principals = {
+            role: [name for of, name in options.principal if of == role]
+            for role in dict.fromkeys(role for role, _ in options.principal)
+        }
+    rules = [
+        (role, f"User:{name}", rule)
+        for role, names in principals.items()
+        for name in names
+        for rule in rules_of(role, config.prefix)
+    ]
     if options.apply:
-        return _apply(config, principals, options.json)
+        return _apply(config, rules, options.json)
     if options.json or options.format == "table":
-        show("right", _table(config, principals), options.json)
+        rows = (
+            {
+                "role": role,
+                "principal": principal,
+                "resource": rule.resource,
+                "name": rule.name,
+                "pattern": "prefixed" if rule.prefixed else "literal",
+                "operations": list(rule.operations),
+            }
+            for role, principal, rule in rules
+        )
+        show("right", rows, options.json)
         return Exit.OK
-    for text in _ACL_FORMATS[options.format](config, principals):
+    for text in (_strimzi if options.format == "strimzi" else _redis)(config, principals):
         print(text)
     return Exit.OK
 
 
-def _principals(given: Iterable[tuple[str, str]] | None) -> Principals:
-    """Return the named principals by role; without any, each role has one with its own name."""
-    if not given:
-        return {role: [role] for role in ROLES}
-    named: dict[str, list[str]] = {}
-    for role, name in given:
-        named.setdefault(role, []).append(name)
-    return named
-
-
-def _rules(config: Config, principals: Principals) -> Iterator[tuple[str, str, AccessRule]]:
-    for role, names in principals.items():
-        for name in names:
-            for rule in rules_of(role, config.prefix):
-                yield role, name, rule
-
-
-def _apply(config: Config, principals: Principals, as_json: bool) -> int:
+def _apply(config: Config, rules: Iterable[tuple[str, str, AccessRule]], as_json: bool) -> int:
     from streams.kafka.granting import grant
 
     granted: dict[str, list[AccessRule]] = {}
-    for _, name, rule in _rules(config, principals):
-        granted.setdefault(f"User:{name}", []).append(rule)
+    for _, principal, rule in rules:
+        granted.setdefault(principal, []).append(rule)
     count = grant(config, granted)
     shown = {"kafka": config.kafka, "principals": list(granted), "rights": count}
     show("granted_rights", shown, as_json)
     note("these principals keep their earlier rights; kafka-acls --remove removes them")
     return Exit.OK
-
-
-def _table(config: Config, principals: Principals) -> Iterator[dict[str, Any]]:
-    for role, name, rule in _rules(config, principals):
-        yield {
-            "role": role,
-            "principal": f"User:{name}",
-            "resource": rule.resource,
-            "name": rule.name,
-            "pattern": "prefixed" if rule.prefixed else "literal",
-            "operations": list(rule.operations),
-        }
 
 
 def _strimzi(config: Config, principals: Principals) -> Iterator[str]:
@@ -290,30 +283,20 @@ def _redis(config: Config, principals: Principals) -> Iterator[str]:
                 yield f"user {name} on >PASSWORD {' '.join(rights(use, config.prefix))}"
 
 
-_ACL_FORMATS: Mapping[str, Callable[[Config, Principals], Iterator[str]]] = {
-    "strimzi": _strimzi,
-    "redis": _redis,
-}
-
-
 _KEY_SETTINGS = {
-    # what is signed: the settings of the private and of the public key, who is to have the former
-    "decisions": (
-        "signing_key",
-        "trusted_keys",
-        "can sign decisions: show it to the workers only",
-    ),
+    "decisions": ("signing_key", "trusted_keys", "decisions: show it to the workers only"),
     "answers": (
         "signing_key",
         "answer_keys",
-        "can sign private answers: show it to the answerer only, and put it into no trusted_keys",
+        "private answers: show it to the answerer only, and put it into no trusted_keys",
     ),
     "requests": (
         "request_key",
         "public_key",
-        "can sign requests of this client: show it to that client only",
+        "requests of this client: show it to that client only",
     ),
 }
+"""What is signed: the settings of the private and of the public key, and who may have the first."""
 
 
 @command(
@@ -342,7 +325,7 @@ def new_keys(options: argparse.Namespace, config: Config) -> int:
     pair = {"id": signatures.id_of(public), shown: public}
     if options.out is None:
         pair[secret] = private
-        note(f"{secret} {who}")
+        note(f"{secret} can sign {who}")
     else:
         write_secret(options.out, private)
         pair[f"{secret}_file"] = str(options.out)

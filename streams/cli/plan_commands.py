@@ -233,32 +233,24 @@ def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
 
     figure: Any = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    for is_corrected, style in ((False, "o-"), (True, "s--")):
+    for what, is_corrected, style in (("", False, "o-"), (", corrected", True, "s--")):
         shown = [one for one in found.settings if bool(one.block_windows) is is_corrected]
         active = [setting.active_windows for setting in shown]
-        axes.plot(active, [setting.rmse for setting in shown], style, color="#1f6f8b")
-        axes.plot(active, [setting.noise_stddev for setting in shown], ":", color="#1f6f8b")
-    for baseline, colour in (
-        (found.worst_case, "#8a9099"),
-        (found.contribution_bounding, "#d9772b"),
-        (found.whole_vector, "#7a4d9f"),
+        errors, noises = [one.rmse for one in shown], [one.noise_stddev for one in shown]
+        axes.plot(active, errors, style, color="#1f6f8b", label=f"error (RMSE){what}")
+        axes.plot(active, noises, ":", color="#1f6f8b", label=f"noise alone{what}")
+    bounding, whole = found.contribution_bounding, found.whole_vector
+    for baseline, colour, name in (
+        (found.worst_case, "#8a9099", "worst case"),
+        (bounding, "#d9772b", f"contribution bounding, {bounding.active_windows:g} windows"),
+        (whole, "#7a4d9f", f"whole vector, {whole.active_windows:g} windows (not of a stream)"),
     ):
-        axes.axhline(baseline.rmse, color=colour, linestyle="--")
+        axes.axhline(baseline.rmse, color=colour, linestyle="--", label=name)
     best = found.recommended
-    axes.plot([best.active_windows], [best.rmse], "o", color="#23282e", markersize=9)
-    axes.legend(
-        [
-            "error (RMSE)",
-            "noise alone",
-            "error, corrected",
-            "noise alone, corrected",
-            "worst case",
-            f"contribution bounding, {found.contribution_bounding.active_windows:g} windows",
-            f"whole vector, {found.whole_vector.active_windows:g} windows (not of a stream)",
-            "recommended",
-        ],
-        frameon=False,
+    axes.plot(
+        [best.active_windows], [best.rmse], "o", color="#23282e", markersize=9, label="recommended"
     )
+    axes.legend(frameon=False)
     axes.set_xscale("log")
     ticks = sorted({setting.active_windows for setting in found.settings})
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)  # not powers of ten

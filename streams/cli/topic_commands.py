@@ -97,14 +97,14 @@ class OdometerMeanings:
 
     def __init__(self, config: Config, partitions: int) -> None:
         self._config = config
-        self._asked: set[str] = set()
-        self._without_epsilon: set[str] = set()  # datasets that were noted
+        self._noted: set[str] = set()
+        self._datasets: dict[str, DatasetStatus | None] = {}  # None: it was not found
+        self._is_there = True
         try:
-            self._datasets = datasets_of(read_glances(config, partitions))
-            self._is_there = True
+            self._datasets |= datasets_of(read_glances(config, partitions))
         except Unavailable as error:
             note(f"turnstile: epsilons are missing, because the policies cannot be read: {error}")
-            self._datasets, self._is_there = {}, False
+            self._is_there = False
 
     def of(self, odometer: OdometerRecord, delta: float) -> dict[str, float | None]:
         """Return what an odometer's bound means: its share of the budget, and two epsilons.
@@ -112,14 +112,19 @@ class OdometerMeanings:
         These are the any-time epsilon of the bound and the epsilon of the whole budget. All are
         None without a policy. If norm levels may follow sampling coins, the first epsilon is None.
         """
-        found = self._dataset(odometer.dataset)
-        if found is None:
+        name = odometer.dataset
+        if name not in self._datasets and self._is_there:
+            # A new dataset: wait once, until the partitions' owners report it.
+            self._datasets[name] = None
+            with suppress(Unavailable):
+                self._datasets |= read_datasets(self._config)
+        if (found := self._datasets.get(name)) is None:
             return {"share": None, "epsilon": None, "budget_epsilon": None}
         policy = found.policy
-        if policy.has_sampled_levels and policy.dataset not in self._without_epsilon:
-            self._without_epsilon.add(policy.dataset)
+        if policy.has_sampled_levels and name not in self._noted:
+            self._noted.add(name)
             note(
-                f"turnstile: only the whole budget of dataset {policy.dataset!r} has an epsilon, "
+                f"turnstile: only the whole budget of dataset {name!r} has an epsilon, "
                 "because norm levels may follow sampling coins (sampled_levels)"
             )
         order = None if isinstance(odometer.order, UnsetType) else odometer.order
@@ -128,14 +133,6 @@ class OdometerMeanings:
             "epsilon": spent_epsilon(policy, odometer.bound, order, delta),
             "budget_epsilon": budget_epsilon(policy, order, delta),
         }
-
-    def _dataset(self, dataset: str) -> DatasetStatus | None:
-        """Return a dataset; wait once for a new one, until the partitions' owners report it."""
-        if dataset not in self._datasets and dataset not in self._asked and self._is_there:
-            self._asked.add(dataset)
-            with suppress(Unavailable):
-                self._datasets = read_datasets(self._config)
-        return self._datasets.get(dataset)
 
 
 @command(
