@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streams.cli import page_commands
-from streams.cli.main import main
+from streams.cli.main import main, parse
 from streams.failures import Exit
 from streams.local.server_process import free_ports
 from streams.web.links import LinkKeys, Visits
@@ -90,6 +90,11 @@ def test_link_is_revoked_by_its_id(
     assert not visits.is_open(opened.id)
     assert not visits.begin(unopened, 0.0)
     visits.close()
+
+
+def test_options_before_the_last_word_count() -> None:
+    for words in (["portal", "--prefix", "a.", "link"], ["portal", "link", "--prefix", "a."]):
+        assert parse([*words, "--user", "ada"]).prefix == "a."
 
 
 def test_portal_needs_a_state_file(monkeypatch: pytest.MonkeyPatch) -> None:

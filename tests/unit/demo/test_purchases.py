@@ -34,7 +34,7 @@ def test_purchases_are_added_up_by_customer_and_day(tmp_path: Path) -> None:
 
 def test_no_purchase_moves_the_first_or_the_last_day(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
-    for outside in ("", "3 19960502 1 1.0\n", "3 20010101 1 1.0\n"):
+    for outside in ("", "3 19961231 1 1.0\n", "3 19980701 1 1.0\n"):
         path.write_text("header\n1 19970102 1 1.0\n" + outside)
         purchases = load_purchases(path)
         assert (purchases.first_day, purchases.days) == (date(1997, 1, 1), 546)
