@@ -89,13 +89,13 @@ def show(
 
 
 def show_table(
-    names: Sequence[str], rows: Iterable[Sequence[Any]], *, decided_by: int = _ALIGNED_ROWS
+    names: Sequence[str], rows: Iterable[Sequence[Any]], *, decided_by: int | None = None
 ) -> int:
     """Print rows under column names, and return their number.
 
-    Columns with text are aligned left, numbers right. The first ``decided_by`` rows decide the
-    widths. If the table is wider than the terminal, names of several words take several lines, and
-    gaps are narrow; if that does not suffice, each row is a block.
+    Columns with text are aligned left, numbers right. The first ``decided_by`` rows, or all,
+    decide the widths. If the table is wider than the terminal, names of several words take several
+    lines, and gaps are narrow; if that does not suffice, each row is a block.
     """
     remaining = iter(rows)
     first = list(islice(remaining, decided_by))
@@ -166,7 +166,7 @@ def _show_block(row: Mapping[str, Any]) -> None:
     fit = TextWrapper(_width(), subsequent_indent=" " * width, break_long_words=False)
     for name, value in row.items():
         if _has_value(value):
-            say(fit.fill(f"{_heading(name):{width}}{plain(value)}"))
+            say(fit.fill(f"{name:{width}}{plain(value)}"))
 
 
 def say(text: str) -> None:
