@@ -296,7 +296,7 @@ _KEY_SETTINGS = {
         "requests of this client: show it to that client only",
     ),
 }
-"""What is signed: the settings of the private and of the public key, and who may have the first."""
+"""By purpose: the settings of the private and of the public key, and who may have the first."""
 
 
 @command(
