@@ -213,8 +213,8 @@ In every row, each user has epsilon {epsilon:g}, delta {delta:g} for all answers
 
 """
 _WORK = """
-The service admitted {admitted:,} contributions in {seconds:.0f} s, and halted {halted:,} of users
-with an exhausted budget. Kafka has {halt_events:,} HALT events and {odometer_records:,} odometer
+The service admitted {admitted:,} contributions in {seconds:.0f} s, and left out {halted:,} of users
+whose budget was exhausted. Kafka has {halt_events:,} HALT events and {odometer_records:,} odometer
 records."""
 
 

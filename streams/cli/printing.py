@@ -69,7 +69,7 @@ def show(
         for record in records:
             fields = msgspec.to_builtins(record, enc_hook=str)
             # UTF-8, even if the terminal uses another encoding.
-            _write(msgspec.json.encode({"type": type_, **fields}) + b"\n")
+            _write(msgspec.json.encode({"type": type_, **fields}, enc_hook=str) + b"\n")
             count += 1
         return count
     rows = map(_fields, records)

@@ -118,6 +118,15 @@ def test_unreadable_time_is_none(written: float, time: str | None) -> None:
     assert readable(written, reject(b""))["time"] == time
 
 
+@pytest.mark.parametrize("key", [None, True, 1, 1.5, b"k", "k", (1, "k")])
+def test_a_record_with_any_keys_is_shown(key: object, capfd) -> None:
+    shown = readable(0.0, reject(msgspec.msgpack.encode({"type": {key: [{key: 1}]}})))
+    for as_json in (True, False):
+        show("reject", shown, as_json)
+        show("reject", [shown], as_json)
+    assert len(capfd.readouterr().out.splitlines()) > 4
+
+
 def test_long_lists_are_cut_for_people(capfd) -> None:
     long = msgspec.structs.replace(CHARGE, users=list(range(4096)))
     show("reject", readable(0.0, reject(encode(long))), as_json=False)
