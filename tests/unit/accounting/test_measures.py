@@ -50,6 +50,7 @@ def test_records_name_measures_of_the_table() -> None:
     assert [*MEASURES, "steps"] == list(get_args(MeasureName))
     assert set(get_args(records.Measure)) <= set(get_args(MeasureName))
     assert [row.name for row in MEASURES.values()] == list(MEASURES)
+    assert len({*MEASURES.values()}) == len(MEASURES)  # `Policy.risk` caches by row
 
 
 @ROWS
