@@ -159,14 +159,15 @@ def charge_all(query_file: QueryFile, policy: Policy, people: Population) -> Cha
 
     connection = MemoryConnection(1, Config().timeout)
     alone: dict[str, Any] = dict.fromkeys(("parents", "share_of", "allow", "pseudonyms"), UNSET)
-    held = msgspec.structs.replace(policy, partitions=1, user_ids="mixed", **alone)
+    name = query_file.dataset
+    held = msgspec.structs.replace(policy, dataset=name, partitions=1, user_ids="mixed", **alone)
     create(connection, held, connection.deadline(None))
     with Turnstile(connection=connection) as turnstile:
         answering = Answering(
             query_file,
             "plan",
-            lambda released: turnstile.run(policy.dataset, query_file.run, released=released),
-            MemoryJournal(MemoryTopics(), policy.dataset),
+            lambda released: turnstile.run(name, query_file.run, released=released),
+            MemoryJournal(MemoryTopics(), name),
             look,
             noise=np.random.default_rng(_SEED),
         )

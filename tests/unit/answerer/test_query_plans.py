@@ -231,6 +231,19 @@ def test_plan_names_the_queries_that_it_cannot_be_about(tmp_path: Path) -> None:
     assert (plan.query, plan.unplanned) == ("clicks", ["keys", "top", "noise"])
 
 
+def test_plan_is_about_the_dataset_without_its_parents(tmp_path: Path) -> None:
+    file = EventFile(events_file(tmp_path / "e.csv", 30, 9), parse_queries(content_of(9)))
+    alone: dict[str, Any] = {"measure": "zcdp", "budget": 0.3, "user_ids": "string"}
+    with Turnstile.in_memory(partitions=2) as turnstile:
+        turnstile.create_dataset("all", measure="zcdp", budget=0.1, user_ids="string")
+        policies = (
+            turnstile.create_dataset("nested", parents="all", **alone),
+            turnstile.create_dataset("alone", **alone),
+        )
+    nested, found = (plan_of(content_of(9), "buyers", policy, file) for policy in policies)
+    assert nested == found
+
+
 @pytest.mark.parametrize("query", ["mean", "other"])
 def test_queries_without_active_windows_are_not_planned(query: str, tmp_path: Path) -> None:
     file = EventFile(events_file(tmp_path / "e.csv", 3, 9), parse_queries(CONTENT).for_a_file())
