@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from accounting.exact.invalid_input import quoted
-from streams.answerer.query_file import Source
+from streams.answerer.query_file import EventSource
 from streams.answerer.query_keys import number_of
 from streams.records import User
 from streams.records.codec import first_reserved
@@ -66,7 +66,7 @@ class EventReader:
         source: names the columns with user and time.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: EventSource) -> None:
         self._source = source
 
     def decode(self, value: bytes | None) -> UserEvent | SkipReason:

@@ -72,7 +72,7 @@ class TimeZone:
             ) from error
 
 
-class Source(FileTable):
+class EventSource(FileTable):
     """The source of events, and the columns with user and time.
 
     Attributes:
@@ -115,7 +115,7 @@ class _Content(FileTable):
 
     dataset: Name
     run: Name
-    input: Source
+    input: EventSource
     query: Annotated[tuple[AnyQuery, ...], Meta(min_length=1, max_length=100)]
     confidence: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.95
     timezone: TimeZone | None = None
@@ -164,7 +164,7 @@ class QueryFile:
     dataset: str
     run: str
     confidence: float
-    source: Source
+    source: EventSource
     queries: tuple[Kind, ...]
     shares: tuple[float, ...]
     blocks: tuple[Blocks, ...]
@@ -281,7 +281,7 @@ _FIELD: Final = re.compile(r"Object (?:contains|missing) (\w+) field `(.*)`", re
 _CHOICES: Final = {
     "kind": tuple(KINDS),
     "of": choices_of(Of),
-    **{one.name: choices_of(one.type) for one in msgspec.structs.fields(Source)},
+    **{one.name: choices_of(one.type) for one in msgspec.structs.fields(EventSource)},
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streams.answerer.kinds import KINDS
-from streams.answerer.query_file import Source, read_query_file
+from streams.answerer.query_file import EventSource, read_query_file
 from streams.answerer.query_keys import Query, Range, UnusableQueries
 from tests.readme import DOCS, TOP, page
 from tests.unit.answerer.asking import COUNT, END, FILE, asked_of
@@ -171,7 +171,7 @@ def test_examples_in_the_docs_are_valid() -> None:
 
 
 def test_reference_has_every_key_of_every_kind() -> None:
-    tables = Source, Query, Range
+    tables = EventSource, Query, Range
     keys = {key for table in tables for key in table.__struct_fields__} | {
         *("dataset", "run", "confidence", "timezone", "input", "query", "kind")
     }
