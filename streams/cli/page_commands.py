@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 import secrets
 import shlex
 import signal
@@ -32,7 +31,7 @@ from streams.cli.options import (
     whole,
 )
 from streams.cli.printing import UnusableInput, note, show, start_log
-from streams.cli.subjects import user_of
+from streams.cli.subjects import integer_of, user_of
 from streams.config import Config, ConfigurationError
 from streams.failures import Exit
 from streams.gateway.callers import Callers, CallerSigner
@@ -274,16 +273,16 @@ def _linked_user(text: str, options: argparse.Namespace) -> User:
     Raises:
         UnusableInput: digits without their kind.
     """
-    is_integer = re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63
-    if options.user_ids is None and is_integer:
+    number = integer_of(text)
+    if options.user_ids is None and number is not None:
         raise UnusableInput(
             f"--user {text} can be an integer or a string, and these can be two users: add "
             "--user-ids integer or --user-ids string (`turnstile dataset show` has user_ids)"
         )
     if options.user_ids == "integer":
-        if not is_integer:
+        if number is None:
             raise UnusableInput(f"--user {quoted(text)} is not an integer of 64 bits")
-        return int(text)
+        return number
     return normal_form(text)
 
 

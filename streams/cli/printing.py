@@ -144,12 +144,8 @@ def _has_value(value: Any) -> bool:
     return value is not None and value not in ("", [], {})
 
 
-def _columns() -> int:
-    return get_terminal_size((_LINE, 24)).columns
-
-
 def _width() -> int:
-    return _columns() if sys.stdout.isatty() else _PIPED
+    return get_terminal_size((_LINE, 24)).columns if sys.stdout.isatty() else _PIPED
 
 
 def _show_one(row: Mapping[str, Any], columns: Iterable[str]) -> None:
@@ -185,11 +181,8 @@ def note(message: object) -> None:
     A command still cleans up if its terminal was closed, so errors are ignored.
     """
     with suppress(OSError, ValueError):
-        text = redact(message)
-        if sys.stderr.isatty():
-            lines = (fill(line, _columns(), break_long_words=False) for line in text.splitlines())
-            text = "\n".join(lines)
-        print(text, file=sys.stderr, flush=True)
+        # Not wrapped: commands are copied from notes.
+        print(redact(message), file=sys.stderr, flush=True)
 
 
 def close_unwritable_outputs() -> None:

@@ -60,9 +60,15 @@ def ids(text: str, config: Config) -> dict[User, User]:
     if config.pseudonym_key:
         return {Pseudonyms(config.pseudonym_key).of_user(text): text}
     meant: dict[User, User] = {text: text, normal_form(text): text}
-    if re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
-        meant[int(text)] = int(text)
+    if (number := integer_of(text)) is not None:
+        meant[number] = number
     return meant
+
+
+def integer_of(text: str) -> int | None:
+    """Return the id of 64 bits that digits mean; None for another text."""
+    is_integer = re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63
+    return int(text) if is_integer else None
 
 
 def kind_of(user: User) -> str:
