@@ -51,11 +51,3 @@ def test_nested_datasets_are_closed_and_parents_go_on():
     for run, dataset in (("p", "person"), ("s", "search")):
         state = log.ledger.state.runs[dataset, run]
         assert reason(log.charge(state.step + 1, [1], [0.1], dataset=dataset, run=run)) is None
-
-
-def test_closing_again_is_answered_and_changes_nothing():
-    log = nested()
-    first = close(log, "person")
-    assert close(log, "person").datasets == first.datasets == sorted(first.datasets)
-    assert len(first.datasets) == 5
-    assert reason(log.close("ads", "a")) is None

@@ -1,7 +1,6 @@
 """What changed since the last batch, and since the last compaction; and a new kind of state."""
 
 import copy
-import random
 from typing import Any
 
 import msgspec
@@ -28,30 +27,6 @@ def test_entry_is_stored_under_its_kind_and_address():
     assert sorted(tracked.unmerged()) == sorted(names)
 
 
-def test_delta_has_the_last_value_of_changed_entries_only():
-    tracked = numbers()
-    tracked["d",], tracked["e",] = 1, 2
-    tracked.take_delta()
-    tracked["d",] = 3
-    tracked["d",] = 4
-    del tracked["e",]
-    assert tracked.take_delta() == {"number:d": encode(4), "number:e": encode(None)}
-    assert tracked.take_delta() == {}
-    assert tracked.changed_bytes == 0
-
-
-def test_taken_page_is_unmerged_again_after_a_change():
-    tracked = numbers()
-    tracked["d",] = 1
-    assert tracked.take_page("number:d") == encode(1)
-    assert tracked.unmerged() == []
-    tracked["d",] = 2
-    assert tracked.unmerged() == ["number:d"]
-    del tracked["d",]
-    assert tracked.take_page("number:d") is None
-    assert tracked.unmerged() == []
-
-
 def test_missing_entry_can_be_restored_as_deleted():
     tracked = numbers()
     with pytest.raises(KeyError):
@@ -60,34 +35,6 @@ def test_missing_entry_can_be_restored_as_deleted():
     tracked.restore_entry("number:d", encode(None))
     assert dict(tracked) == {}
     assert tracked.unmerged() == ["number:d"]  # there may be a page of it
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_pages_and_the_changes_since_rebuild_every_entry(seed):
-    """Also if the compaction stops anywhere, and pages are newer than some of the changes."""
-    rng = random.Random(seed)
-    tracked, pages = numbers(), {}
-    changes: list[dict[str, bytes]] = []
-    for number in range(60):
-        address = rng.choice(PLACES)
-        if address in tracked and rng.random() < 0.3:
-            del tracked[address]
-        else:
-            tracked[address] = number
-        if rng.random() < 0.5:
-            changes.append(tracked.take_delta())
-            for name in tracked.unmerged()[: rng.randrange(4)]:
-                pages[name] = tracked.take_page(name)
-    changes.append(tracked.take_delta())
-    again = numbers()
-    for name, page in pages.items():
-        if page is not None:
-            again.restore_entry(name, page)
-    again.mark_all_written()
-    for batch in changes:
-        for name, packed in batch.items():
-            again.restore_entry(name, packed)
-    assert dict(again) == dict(tracked)
 
 
 # --- a new kind of state --------------------------------------------------------------------------
