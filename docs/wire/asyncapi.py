@@ -32,7 +32,7 @@ from streams.ledger.ledger import Ledger
 from streams.records.json_outputs import (
     DecisionJson,
     HaltedJson,
-    HaltedUser,
+    HaltEvent,
     RosterDecisionJson,
     to_json,
 )
@@ -52,7 +52,7 @@ JSON_FORMS: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
     records.RosterDecision: RosterDecisionJson,
 }
 """The outputs whose JSON has lists in place of packed arrays. All other records have one schema."""
-SCHEMAS = RECORDS | {one.__name__: one for one in (*JSON_FORMS.values(), HaltedUser)}
+SCHEMAS = RECORDS | {one.__name__: one for one in (*JSON_FORMS.values(), HaltEvent)}
 REQUESTS: list[type[msgspec.Struct]] = [*get_args(records.Request), records.Signed]
 REPLIES: list[type[msgspec.Struct]] = [*get_args(records.Answer)]
 

@@ -35,7 +35,7 @@ thousands of entries costs more than charging them."""
 Record = TypeVar("Record", bound=msgspec.Struct)
 
 
-class HaltedUser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HaltEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A HALT event: a user who is left out of the step, and charged nothing for it."""
 
     user: IntegerUser | StringUser
@@ -49,7 +49,7 @@ class HaltedUser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """True if the user has nothing left."""
 
 
-Events: TypeAlias = list[HaltedUser | IntegerUser | StringUser] | bytes
+Events: TypeAlias = list[HaltEvent | IntegerUser | StringUser] | bytes
 
 
 class DecisionJson(Decision, frozen=True, kw_only=True, tag="decision"):
@@ -242,7 +242,7 @@ def _events(
         return {}
     columns = UserIds.unpack(users), record.reasons, exhausted.tolist()
     events = [
-        HaltedUser(
+        HaltEvent(
             user=user,
             reason=halt_reason(byte),  # type: ignore[arg-type]
             budget=UNSET if byte in HALT_REASONS else record.budgets[byte],
@@ -270,7 +270,7 @@ def _columns(
     Raises:
         ValueError: two fields contradict each other. A reader of the JSON could take either.
     """
-    listed = [event for event in events if isinstance(event, HaltedUser)]
+    listed = [event for event in events if isinstance(event, HaltEvent)]
     if isinstance(events, bytes) or len(listed) < len(events):
         if listed:
             raise ValueError("some HALT events are ids alone")

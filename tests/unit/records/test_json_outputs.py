@@ -19,7 +19,7 @@ from streams.records import (
     encode,
     tombstone,
 )
-from streams.records.json_outputs import LISTED, HaltedUser, to_json, to_msgpack
+from streams.records.json_outputs import LISTED, HaltEvent, to_json, to_msgpack
 from streams.records.packing import pack_bits, pack_norms, pack_positions
 from streams.records.users import UserIds
 from tests.recorded.record import HERE, Recording
@@ -143,5 +143,5 @@ def test_tombstones_and_huge_decisions_stay_as_they_are() -> None:
 
 
 def test_every_reason_has_its_name() -> None:
-    names = get_args(get_type_hints(HaltedUser)["reason"])
+    names = get_args(get_type_hints(HaltEvent)["reason"])
     assert set(names) == {BUDGET, *(reason.name for reason in HALT_REASONS.values())}
