@@ -30,6 +30,8 @@ _SHOWN_ITEMS: Final = 8
 _ALIGNED_ROWS: Final = 200
 """Rows that decide how wide a column is. Later ones can be wider."""
 _LINE: Final = 80
+_LEAST: Final = 20
+"""The least width of a last column whose text is wrapped."""
 _PIPED: Final = 160
 """The width of an output that is no terminal."""
 
@@ -95,31 +97,39 @@ def show_table(
 
     Columns with text are aligned left, numbers right. The first ``decided_by`` rows, or all,
     decide the widths. If the table is wider than the terminal, names of several words take several
-    lines, and gaps are narrow; if that does not suffice, each row is a block.
+    lines, gaps are narrow, and text in the last column is wrapped. If that does not suffice, each
+    row is a block.
     """
     remaining = iter(rows)
     first = list(islice(remaining, decided_by))
     columns = list(zip(names, *first, strict=True))
     text = (str, list, tuple, dict)
     texts = [any(isinstance(value, text) for value in values) for _, *values in columns]
-    cells = [max(len(plain(value)) for value in values) for _, *values in columns]
+    longest = [max(len(plain(value)) for value in values) for _, *values in columns]
     for is_narrow in (False, True):
         least = [max(map(len, name.split(" " if is_narrow else "\n"))) for name in names]
-        widths, gap = list(map(max, cells, least)), " " if is_narrow else "  "
+        widths, gap = list(map(max, longest, least)), " " if is_narrow else "  "
         is_table = len(gap.join(" " * width for width in widths)) <= _width()
         if is_table:
             break
+    last = _width() - sum(widths[:-1]) - len(gap) * (len(widths) - 1)
+    is_wrapped = not is_table and texts[-1] and last >= _LEAST
+    if is_wrapped:
+        widths[-1], is_table = last, True
     names_in_lines = (wrap(name, max(1, width)) for name, width in zip(names, widths, strict=True))
     heads = list(zip_longest(*map(reversed, names_in_lines), fillvalue=""))
     count = -len(heads) if is_table else 0
     for row in chain(reversed(heads) if is_table else [], first, remaining):
         count += 1
         if is_table:
-            aligned = (
-                cell.ljust(width) if is_text else cell.rjust(width)
-                for cell, width, is_text in zip(map(plain, row), widths, texts, strict=True)
-            )
-            say(gap.join(aligned).rstrip())
+            *others, end = map(plain, row)
+            ends = wrap(end, last) if is_wrapped else [end]
+            for cells in zip_longest(*([other] for other in others), ends or [""], fillvalue=""):
+                aligned = (
+                    cell.ljust(width) if is_text else cell.rjust(width)
+                    for cell, width, is_text in zip(cells, widths, texts, strict=True)
+                )
+                say(gap.join(aligned).rstrip())
         else:
             if count > 1:
                 say("")
@@ -172,7 +182,10 @@ def say(text: str) -> None:
 
 def tell(text: str) -> None:
     """Print a sentence for people among the results, wrapped to the width of a terminal."""
-    say(fill(text, _width(), break_long_words=False) if sys.stdout.isatty() else text)
+    for line in text.split("\n"):
+        indent = "  " if line.startswith("- ") else ""
+        is_wrapped = sys.stdout.isatty()
+        say(fill(line, _width(), subsequent_indent=indent) if is_wrapped else line)
 
 
 def note(message: object) -> None:
