@@ -9,6 +9,7 @@ double the topics, and two records about one step could differ.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -149,11 +150,20 @@ def to_msgpack(published: bytes) -> bytes:
     """Return a published record as the ledger made it.
 
     A record that no worker can have published is returned unchanged: no reader can decode it.
+    Otherwise readers of the JSON could understand it differently: where two fields contradict each
+    other, or where a position, a reason or a key of the JSON stands for another one.
     """
     if published[:1] != b"{":
         return published
     try:
-        return encode(_packed(_PUBLISHED.decode(published)))
+        read = _PUBLISHED.decode(published)
+        made = _packed(read)
+        # This one comparison, instead of a check for each pair of fields: it misses none.
+        if _listed(made) != read:
+            return published
+        if _JSON.encode(read) != published:  # as another version writes it, or with a key twice
+            json.loads(published, object_pairs_hook=_distinct)
+        return encode(made)
     except (msgspec.DecodeError, ValueError, LookupError, OverflowError, RecursionError):
         return published
 
@@ -186,24 +196,25 @@ def _listed(record: Any) -> Any:
 
 
 def _packed(record: Any) -> Any:
-    """Return a record with packed arrays in place of lists.
+    """Return a record with packed arrays in place of lists, which may contradict each other.
 
     Raises:
-        ValueError: the lists do not fit each other.
+        ValueError: they cannot be packed, or packed bits are not of so many users.
     """
     match record:
         case DecisionJson():
-            admitted, exhausted = (
-                _bits(bits, record.users) for bits in (record.admitted, record.exhausted)
-            )
             packed = {
-                "admitted": pack_bits(admitted),
-                "exhausted": pack_bits(exhausted),
+                "admitted": _bits(record.admitted),
+                "exhausted": _bits(record.exhausted),
                 "clipped": _array(record.clipped, "<u4"),
                 "granted": _array(record.granted, "<f8"),
             }
-            events = _columns("halted", record, record.halted, exhausted[~admitted])
-            return _changed(Decision, record, **packed, **events)
+            # Before memory is taken for this number of users.
+            if not len(packed["admitted"]) == len(packed["exhausted"]) == -(-record.users // 8):
+                raise ValueError(f"bit sets not of {record.users} users")
+            columns = _columns("halted", record, record.halted)
+            columns.pop("exhausted", None)  # of all users, in the field of this name
+            return _changed(Decision, record, **packed, **columns)
         case HaltedJson():
             return _changed(Halted, record, **_columns("users", record, record.users))
         case RosterDecisionJson():
@@ -253,53 +264,39 @@ def _events(
     return {name: events, "reasons": b""}
 
 
-def _columns(
-    name: str,
-    record: DecisionJson | HaltedJson,
-    events: Events,
-    expected: NDArray[np.bool_] | None = None,
-) -> dict[str, Any]:
+def _columns(name: str, record: DecisionJson | HaltedJson, events: Events) -> dict[str, Any]:
     """Return the packed fields that HALT events stand for; none if the events are ids alone.
 
     Args:
         name: of the field with the events.
         record: the record.
         events: of n users.
-        expected: who of them has nothing left, (n,), if another field says it.
-
-    Raises:
-        ValueError: two fields contradict each other. A reader of the JSON could take either.
     """
+    if isinstance(events, bytes):
+        return {}
     listed = [event for event in events if isinstance(event, HaltEvent)]
-    if isinstance(events, bytes) or len(listed) < len(events):
+    if len(listed) < len(events):
         if listed:
             raise ValueError("some HALT events are ids alone")
         return {}
-    exhausted = np.array([event.exhausted for event in listed], dtype=np.bool_)
-    if any((event.budget is UNSET) != (event.reason in _BYTES) for event in listed):
-        raise ValueError("a HALT has a budget if that is the reason")
-    if record.reasons or (expected is None and record.exhausted):
-        raise ValueError("reasons or bits are packed although the HALT events have them")
-    packed = {
+    return {
         name: UserIds([event.user for event in listed]).pack(),
+        "exhausted": pack_bits(np.array([event.exhausted for event in listed], dtype=np.bool_)),
         "reasons": bytes(
             _BYTES[event.reason] if event.budget is UNSET else record.budgets.index(event.budget)
             for event in listed
         ),
     }
-    if expected is None:
-        return {**packed, "exhausted": pack_bits(exhausted)}
-    if not np.array_equal(expected, exhausted):
-        raise ValueError("HALT events and bits differ")
-    return packed
 
 
-def _bits(bits: list[bool] | bytes, count: int) -> NDArray[np.bool_]:
-    listed = np.array(bits, dtype=np.bool_) if isinstance(bits, list) else unpack_bits(bits, count)
-    if len(listed) != count:
-        raise ValueError(f"{len(listed)} entries for {count} users")
-    return listed
+def _bits(bits: list[bool] | bytes) -> bytes:
+    return pack_bits(np.array(bits, dtype=np.bool_)) if isinstance(bits, list) else bits
 
 
 def _array(numbers: list[Any] | bytes, dtype: str) -> bytes:
     return np.array(numbers, dtype=dtype).tobytes() if isinstance(numbers, list) else numbers
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key appears twice")

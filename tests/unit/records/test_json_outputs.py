@@ -120,14 +120,47 @@ def test_few_halts_among_many_users_can_be_read() -> None:
         {"halted": [{"user": "ann", "reason": "budget", "exhausted": False}] * 2},
         {"halted": [{"user": "a", "reason": "erased", "budget": "d", "exhausted": False}] * 2},
         {"halted": [{"user": "a", "reason": "budget", "budget": "e", "exhausted": False}] * 2},
+        {"users": 2**62, "admitted": "Aw==", "exhausted": "AQ=="},
+        {"admitted": "8w=="},
+        {"budgets": [f"b{n}" for n in range(254)] + ["d", "person"]},
         {"clipped": [-1]},
+        {"granted": "mpmZmZmZuT8="},
         {"more": 1},
     ],
-    ids=str,
+    ids=lambda changed: str(changed)[:60],
 )
 def test_contradictions_are_no_output(changed: dict[str, Any]) -> None:
     published = json.dumps(json.loads(to_json(decision(4, ["ann", "bob"], 1, 1))) | changed)
     assert to_msgpack(published.encode()) == published.encode()
+
+
+@pytest.mark.parametrize("members", [10, 1000])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"regranted": [5, 3], "granted": [1, 2]},
+        {"halted": [3, 3]},
+        {"halted": [-1]},
+        {"halted": [2**32 + 5]},
+        {"halted": "AAUAAAADAAAA"},
+    ],
+    ids=str,
+)
+def test_other_positions_are_no_output(members: int, changed: dict[str, Any]) -> None:
+    made = RosterDecision(**ABOUT, digest=b"", members=members)
+    published = json.dumps(json.loads(to_json(encode(made))) | changed).encode()
+    assert to_msgpack(published) == published
+
+
+@pytest.mark.parametrize("again", ['"step": 5', '"\\u0073tep": 5', '"step": 4'])
+def test_a_key_given_twice_is_no_output(again: str) -> None:
+    published = to_json(decision(4, ["ann", "bob"], 1, 1))[:-1] + f",{again}}}".encode()
+    assert to_msgpack(published) == published
+
+
+def test_json_with_other_spaces_is_read() -> None:
+    made = decision(4, ["ann", "bob"], 1, 1)
+    assert to_msgpack(json.dumps(json.loads(to_json(made)), indent=1).encode()) == made
 
 
 @pytest.mark.parametrize("other", [b"", b"{", b"{}", b'{"type": "charge"}', b"\xff", tombstone(3)])
