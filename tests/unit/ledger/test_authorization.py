@@ -21,6 +21,7 @@ from streams.records import (
 from streams.records.signatures import NoVerifier
 from tests.audit import auditor
 from tests.keys import allowing, public_key, setting, signed
+from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import answer_of, rebuilt
 from tests.unit.ledger.roster_logs import prices
 from tests.unit.ledger.signed_logs import ALLOW, SignedLog, listed, refusal
@@ -418,6 +419,7 @@ def test_where_signatures_cannot_be_verified_nothing_is_decided(monkeypatch):
         log.ledger.apply(len(log.records), value)
     assert log.ledger.chain == before
     assert log.ledger.apply(len(log.records), signed(b"{}", "zoe"))  # no key of a list
+    AuditedLog.made.clear()  # the auditor has not seen these records
 
 
 # --- copies of a log ------------------------------------------------------------------------------
