@@ -159,12 +159,14 @@ class RecordDatabase:
         self._database.executescript(f"PRAGMA cache_size = -{_CACHE_KIB};{_TABLES}")
         self.done, self.is_full = 0.0, False
         self.halts_since: float | None = None
+        self._begun: set[int] = set()
 
     def clear(self) -> None:
         """Delete all records, before the topics are read again from their beginning."""
         with self._lock, self._database:
             self.done, self.is_full, self.halts_since = 0.0, False, None
             self._changed = 0
+            self._begun.clear()
             for table in ("odometers", "halts"):
                 self._database.execute(f"DELETE FROM {table}")
 
@@ -249,7 +251,10 @@ class RecordDatabase:
         except (*UNREADABLE, OverflowError) as error:  # a step of more than 64 bits
             logger.warning("skipped a record of partition %s: %s", record.partition, error)
         else:
-            self.halts_since = written if self.halts_since is None else self.halts_since
+            # Kafka deletes the oldest records of each partition by itself.
+            if record.partition not in self._begun:
+                self._begun.add(record.partition)
+                self.halts_since = max(written, self.halts_since or 0.0)
 
     def _halts_of(self, answer: Decision | Halted, written: float) -> Iterator[tuple[Any, ...]]:
         left_out = left_out_by(answer)
@@ -271,7 +276,7 @@ class RecordDatabase:
         median = self._database.execute(_MEDIAN).fetchone()
         if median is not None:
             self._database.execute("DELETE FROM halts WHERE ended <= ?", median)
-            self.halts_since = median[0]
+            self.halts_since = max(median[0], self.halts_since or 0.0)
         self._changed = self._count()
         if self._changed > _FULL_AGAIN * self._most:
             self.is_full = True

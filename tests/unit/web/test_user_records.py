@@ -254,6 +254,14 @@ def test_the_oldest_halts_are_dropped_first_and_since_says_so(database: RecordDa
     assert database.halts_since == 49.0 - len(kept)
 
 
+def test_no_halt_is_missing_after_each_partition_has_begun(database: RecordDatabase) -> None:
+    for partition, at in ((0, 100.0), (1, 300.0), (2, 200.0), (0, 400.0)):
+        one = record(None, encode(decided(int(at), [3])), at)
+        one.partition = partition
+        database.add(Channel.HALTS, [one], lambda _: True)
+    assert database.halts_since == 300.0
+
+
 def test_a_user_learns_that_kafka_does_not_answer_before_anything_was_read() -> None:
     config = Config(kafka=f"127.0.0.1:{free_ports(1)[0]}", timeout=0.1)
     with closing(RecordReader(config, ROOM)) as reader:
