@@ -203,7 +203,12 @@ final class Client implements AutoCloseable {
         throw new IOException("not all partitions answered: ask again");
       }
       for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(100))) {
-        JsonNode answer = json.readTree(record.value());
+        JsonNode answer;
+        try {
+          answer = json.readTree(record.value());
+        } catch (IOException unreadable) {
+          continue; // MessagePack, of another worker's setting, or no worker's record
+        }
         if (!requests.containsKey(record.partition()) || !isMine.test(answer)) {
           continue;
         }
