@@ -160,7 +160,9 @@ def charge_all(query_file: QueryFile, policy: Policy, people: Population) -> Cha
     connection = MemoryConnection(1, Config().timeout)
     alone: dict[str, Any] = dict.fromkeys(("parents", "share_of", "allow", "pseudonyms"), UNSET)
     name = query_file.dataset
-    held = msgspec.structs.replace(policy, dataset=name, partitions=1, user_ids="mixed", **alone)
+    # Nothing reads the odometer records of a plan, so there are none before a budget ends.
+    alone |= {"partitions": 1, "user_ids": "mixed", "odometer_step": policy.budget}
+    held = msgspec.structs.replace(policy, dataset=name, **alone)
     create(connection, held, connection.deadline(None))
     with Turnstile(connection=connection) as turnstile:
         answering = Answering(
