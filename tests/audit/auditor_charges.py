@@ -48,7 +48,7 @@ class Charges(Held):
             charge["mechanism"],
             struct.pack("<d", charge["scale"]),
             charge["clip_norm"] is None or struct.pack("<d", charge["clip_norm"]),
-            struct.pack("<d", charge["reserve"]),
+            struct.pack("<d", charge["reserve"] or 0.0),  # -0.0 reserves nothing, too
             tuple(users),
             struct.pack(f"<{len(norms)}d", *norms),
         )
