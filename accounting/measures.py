@@ -252,7 +252,7 @@ class Measure:
         "any time": the amounts are what each user has spent so far, and the epsilon holds at every
         stopping time of the outputs. With L the privacy loss of the outputs released up to such a
         time, in either direction, E[(1 - exp(epsilon - L))_+] is at most delta (proofs:
-        docs/research/any-time.md). By measure:
+        docs/research/theorems.tex). By measure:
 
         - one Rényi order: the running sum at delta, with nothing added;
         - k Rényi orders: the running sums at delta / k;
