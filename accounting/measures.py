@@ -60,6 +60,7 @@ from accounting.exact.argument_checks import (
     nonnegative_finite,
     probability,
     renyi_orders,
+    whole_array,
     whole_number,
 )
 from accounting.exact.invalid_input import InvalidInput
@@ -216,9 +217,10 @@ class Measure:
         checked = self._checked(orders)
         if self.per_order:
             return self.rule(*checked, budgets)
-        if len(budgets) != 1:
+        units = whole_array("budgets", budgets)
+        if units.shape != (1,):
             raise InvalidInput("budgets", budgets, f"one budget for the measure {self.name}")
-        return self.rule(budgets[0])
+        return self.rule(int(units[0]))
 
     def budgets_for(
         self, epsilon: float, delta: float, orders: npt.ArrayLike | None = None
@@ -398,6 +400,8 @@ def steps_measure(shape: StepShape) -> Measure:
     largest N whose certified loss distribution is (epsilon, delta)-DP, and `Measure.epsilon` the
     upper end of that certified interval.
     """
+    if not isinstance(shape, StepShape):
+        raise InvalidInput("shape", shape, "a StepShape")
     return Measure(
         name="steps",
         kind="number of steps of a public shape",

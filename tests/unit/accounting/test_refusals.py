@@ -285,6 +285,12 @@ def filters() -> list[Refused]:
         ),
         Refused(candidate_orders, {"epsilon": 1.0, "delta": 1e-300}, {"epsilon": [0.0]}),
         Refused(
+            MEASURES["zcdp"].filter_of,
+            {"budgets": [1]},
+            {"budgets": [None, 1, [], [1, 2], [1.5], [True], {1: 2}, [[1], [1, 2]]]},
+        ),
+        Refused(steps_measure, {"shape": StepShape(0.1, 2.0)}, {"shape": [None, 0.1, "steps"]}),
+        Refused(
             lambda tick_size, ticks=ONE, used=ZERO: advance_units(used, ticks, ZERO, tick_size),
             {"tick_size": 1},
             {
@@ -491,7 +497,9 @@ def of_numbers() -> Iterator[Refused]:
     yield takes(lambda n, b: steps.epsilon(n, 1e-5, when="any time", budget=b), [2], 3 * 2**44)
     yield takes(steps_noise_multiplier, 1.0, 1e-5, 1.0, 9)
     yield takes(noise_for_norm_budget, 1.0, 1.0)
+    yield takes(lambda epsilon: noise_for_epsilon(epsilon, 1e-5, 10, 0.5), 1.0)
     yield takes(gdp_risk, 0.1, 0.01)
+    yield takes(MEASURES["zcdp"].risk, [1.0], 0.01)
     yield takes(renyi_budgets, 1.0, 1e-5, ORDERS)
     yield takes(candidate_orders, 1.0, 1e-5)
     yield takes(pure_to_gdp, [1.0])
