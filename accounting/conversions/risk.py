@@ -94,12 +94,11 @@ def curve_deltas(false_positive_rate: float) -> FloatArray:
     dense near 0 and near 1.
     """
     alpha = probability("false_positive_rate", false_positive_rate)
-    count = int(np.ceil(np.log(100.0 / alpha) / np.log(_RATIO)))
-    rising = np.minimum(alpha / 100.0 * _RATIO ** np.arange(count), 0.99)
+    least = max(alpha / 100.0, _SMALLEST_DELTA)
+    count = int(np.ceil(np.log(1.0 / least) / np.log(_RATIO)))
+    rising = np.minimum(least * _RATIO ** np.arange(count), 0.99)
     falling = 1.0 - rising[(rising > 1e-3) & (rising < 0.5)]
-    return np.unique(
-        np.maximum(np.concatenate([[_SMALLEST_DELTA], rising, falling]), _SMALLEST_DELTA)
-    )
+    return np.unique(np.concatenate([[_SMALLEST_DELTA], rising, falling]))
 
 
 def risk_bounds(

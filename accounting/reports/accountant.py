@@ -184,7 +184,7 @@ class ReportAccountant:
         at_zero = np.asarray(self.delta(counts, 0.0, method))
         rate, _ = risk_bounds(np.zeros_like(at_zero), at_zero, alpha)
         # Each point of the curve gives a bound (`accounting.conversions.risk`); the least counts.
-        for delta in {alpha / 5.0, min(2.0 * alpha, 0.99), *_LARGE_DELTAS}:
+        for delta in {max(alpha / 5.0, 5e-324), min(2.0 * alpha, 0.99), *_LARGE_DELTAS}:
             epsilon = np.asarray(self.epsilon(counts, delta, method))
             found, _ = risk_bounds(epsilon, np.full_like(epsilon, delta), alpha)
             rate = np.minimum(rate, found)

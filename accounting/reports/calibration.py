@@ -30,6 +30,7 @@ from accounting.reports.pld.pld_report import PldReport
 _FINENESS: Final = 2**13
 _LARGEST_OCTAVES: Final = 60
 _MAX_STEPS: Final = 10**9
+_LARGEST_EPSILON: Final = 1e200
 _ENOUGH: Final = 1e-30  # if epsilon or delta is at least this, `gdp_budget` is above 0
 
 
@@ -75,7 +76,9 @@ def noise_for_epsilon(
         if not 0.0 < norm / LARGEST_RATIO < noise < math.inf:
             raise InvalidInput("clip_norm", clip_norm, "small or large enough for a finite noise")
         report = PldReport(PoissonGaussian(noise, rate), np.array([norm]))
-        known = report.epsilon(counts, tail).upper[0], report.delta(counts, target).upper[0]
+        # A smaller epsilon has a larger delta, and its products with tilts are finite.
+        most = report.delta(counts, min(target, _LARGEST_EPSILON)).upper[0]
+        known = report.epsilon(counts, tail).upper[0], most
         if known[0] <= target and known[1] <= tail:
             return noise
     raise InvalidInput("epsilon", epsilon, "an epsilon that the report can confirm")
@@ -145,7 +148,8 @@ def _least(target: float, epsilon_at: Callable[[float], float], start: float) ->
         point, turn = min(max(point, low + 1), high - 1), turn + 1
         epsilon = epsilon_at(_multiplier(point))
         usable = target > 0.0 and 0.0 < epsilon < math.inf
-        excess = math.log2(epsilon / target) if usable else math.nan
+        # Not the log of the quotient, which is infinite for the smallest targets.
+        excess = math.log2(epsilon) - math.log2(target) if usable else math.nan
         if epsilon <= target:
             high, below = point, excess
         else:

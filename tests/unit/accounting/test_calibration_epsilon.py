@@ -42,6 +42,14 @@ def test_noise_without_sampling_is_enough_and_hardly_more(
         assert gaussian_delta(mu * (1 + mpf(1e-6)), epsilon) > delta
 
 
+@pytest.mark.filterwarnings("error")
+def test_targets_at_the_ends_of_the_float_range_are_as_those_beside_them() -> None:
+    least, small, large, most = (
+        noise_for_epsilon(epsilon, 1e-5, 10, 0.5) for epsilon in (5e-324, 1e-200, 1e100, 1.7e308)
+    )
+    assert (least, large) == (small, most)
+
+
 @pytest.mark.parametrize(
     ("epsilon", "delta", "steps", "norm", "argument"),
     [

@@ -84,6 +84,16 @@ def test_a_curve_of_gdp_is_nearly_as_good_as_the_exact_risk_and_never_better(
     assert found.advantage <= exact.advantage * 1.03
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("alpha", [5e-324, 1e-310, 1e-14, 1.0 - 2**-53])
+def test_a_risk_is_stated_at_the_ends_of_the_rates(alpha: float) -> None:
+    report = ReportAccountant(Gaussian(1.0), NormGrid(1.0, 1)).risk([1], alpha)
+    found = MEASURES["zcdp"].risk([0.5], alpha)
+    exact = gdp_risk(1.0, alpha)
+    assert exact.true_positive_rate <= found.true_positive_rate <= 1.0
+    assert exact.true_positive_rate <= report.true_positive_rate <= 1.0
+
+
 @given(st.floats(0.01, 20.0), st.floats(0.001, 0.99))
 def test_risk_of_pure_dp_is_that_of_randomised_response(epsilon: float, alpha: float) -> None:
     best = min(math.exp(epsilon) * alpha, 1.0 - math.exp(-epsilon) * (1.0 - alpha))
