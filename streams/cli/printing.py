@@ -169,7 +169,8 @@ def _show_one(row: Mapping[str, Any], columns: Iterable[str]) -> None:
 
 def _show_block(row: Mapping[str, Any]) -> None:
     width = max(map(len, row)) + 2
-    fit = TextWrapper(_width(), subsequent_indent=" " * width, break_long_words=False)
+    fit = TextWrapper(_width(), subsequent_indent=" " * width)
+    fit.break_long_words = fit.break_on_hyphens = False  # links and ids are copied
     for name, value in row.items():
         if _has_value(value):
             say(fit.fill(f"{name:{width}}{plain(value)}"))

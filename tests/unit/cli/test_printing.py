@@ -26,6 +26,12 @@ def test_control_characters_are_escaped(capfd: pytest.CaptureFixture[str]) -> No
         assert all(c.isprintable() or c == "\n" for c in said)
 
 
+def test_links_are_not_broken_at_hyphens(capfd: pytest.CaptureFixture[str]) -> None:
+    link = "http://localhost/#" + "-abc" * 100
+    show("link", {"link": link, "days": 7}, as_json=False)
+    assert link in capfd.readouterr().out.split()
+
+
 @dataclass
 class Record:
     name: str
