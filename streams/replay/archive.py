@@ -50,6 +50,11 @@ class ArchivedRecord(NamedTuple):
     written: float  # the producer's time, in seconds since 1970
     signed: bool | None = None  # whether it has a signature; None: not checked
     unsigned: str | None = None  # why its signature is not valid
+    is_damaged: bool = False  # whether a budget file has another digest of it
+
+
+DAMAGED = "the record is not what was written: its digest differs"
+"""The problem with a damaged record. It may be only in its time, which no output depends on."""
 
 
 class HeadSource(StrEnum):

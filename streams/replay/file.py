@@ -55,13 +55,14 @@ class FileArchive(Archive):
 
     def read(self, topic: str, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
         """Yield the records of an extent, in order."""
-        # Without their digests: ``verify`` finds which record or output is another one.
+        # Damaged records, too: ``verify`` finds which record or output is another one.
         position = extent.start
         while records := self.file.read(topic, position, extent.end, partition, checked=False):
             for record in records:
                 if topic == NORMS and record.offset != position:
                     raise MissingRecord(partition, position)
-                yield ArchivedRecord(record.offset, record.key, record.value, record.written)
+                stored = record.offset, record.key, record.value, record.written
+                yield ArchivedRecord(*stored, is_damaged=record.is_damaged)
                 position = record.offset + 1
         if topic == NORMS and position < extent.end:
             raise MissingRecord(partition, position)

@@ -28,7 +28,7 @@ import numpy as np
 from streams.kafka import topics
 from streams.ledger.outputs import Channel, Output
 from streams.records import OdometerRecord, Rejected, decode_answer, encode, tombstone_offset
-from streams.replay.archive import Archive, ArchivedRecord
+from streams.replay.archive import DAMAGED, Archive, ArchivedRecord
 from streams.replay.findings import KEPT_FINDINGS, Check, PartitionVerified
 
 Subject: TypeAlias = tuple[tuple[str, Any], ...]
@@ -197,6 +197,9 @@ class Published:
             problem = f"the signature is not one of a trusted key: {record.unsigned}"
             about = {"at": f"{self._topic.name} {record.offset}"}
             self._result.add(Check.SIGNATURES, problem, about=about)
+        if record.is_damaged:
+            about = {"at": f"{self._topic.name} {record.offset}"}
+            self._result.add(self._topic.check, DAMAGED, about=about)
         return self._content(record)
 
     def _foreign(self, began: int) -> Iterator[tuple[ArchivedRecord, int | None, Subject]]:

@@ -192,9 +192,7 @@ def stored(
 
 def _as_made(record: ArchivedRecord) -> ArchivedRecord:
     """Return a record of another topic than norms as the ledger made it."""
-    offset, key, value, written, signed, unsigned = record
-    made = None if value is None else to_msgpack(value)
-    return ArchivedRecord(offset, key, made, written, signed, unsigned)
+    return record._replace(value=None if record.value is None else to_msgpack(record.value))
 
 
 def append(config: Config, partition: int, records: Iterable[ArchivedRecord]) -> None:

@@ -39,6 +39,7 @@ from streams.ledger.outputs import Channel
 from streams.ledger.validation import mechanism_of
 from streams.records import ChargeRoster, Policy, encode
 from streams.replay.archive import (
+    DAMAGED,
     Archive,
     BrokenLog,
     HeadSource,
@@ -134,6 +135,8 @@ class _Partition:
 
     def _take(self, replay: LogReplay, applied: Applied) -> None:
         offset = applied.record.offset
+        if applied.record.is_damaged:
+            self.result.add(Check.LOG, DAMAGED, offset=offset)
         required = self._redis.has_applied(offset)
         for output in applied.outputs:
             self._published[output.channel].expect(offset, output, required=required)

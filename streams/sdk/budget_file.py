@@ -144,6 +144,7 @@ class FileRecord(NamedTuple):
     written: float  # seconds since 1970
     key: bytes | None
     value: bytes
+    is_damaged: bool = False  # whether its digest is another; False where that is an error
 
 
 def create_file(path: str, partitions: int) -> None:
@@ -367,10 +368,11 @@ class BudgetFile:
         ):
             for *row, digest in cursor:
                 record = FileRecord(*row)
-                if checked and digest != _digest(table, *record):
+                is_damaged = digest != _digest(table, *row)
+                if checked and is_damaged:
                     detail = f"a record of {table} at offset {record.offset}"
                     raise UnusableFile(self.path, FileProblem.DAMAGED, detail)
-                records.append(record)
+                records.append(record._replace(is_damaged=is_damaged))
                 size += len(record.value or b"")
                 if len(records) >= _READ_RECORDS or size >= _READ_BYTES:
                     break

@@ -222,6 +222,17 @@ def test_charge_while_the_file_is_verified_is_no_finding(path: Path) -> None:
         assert verify(file).fits
 
 
+@pytest.mark.parametrize("column", ["written", "digest"])
+@pytest.mark.parametrize("table", ["norms", "halts", "odometer"])
+def test_damage_that_no_output_depends_on_is_found(path: Path, table: str, column: str) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            f"UPDATE {table} SET {column} = 7 WHERE rowid = (SELECT min(rowid) FROM {table})"
+        )
+    with closing(FileArchive(str(path), 30.0)) as file:
+        assert verify(file).wrong
+
+
 def test_trimmed_log_is_not_continued(path: Path) -> None:
     service = Service()
     moved(path, service)
