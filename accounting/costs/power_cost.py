@@ -104,11 +104,12 @@ def units_at_orders(units: IntArray, orders: FloatArray) -> IntArray:
     # Elsewhere the rest is below 2**63 although its terms are not: int64 wraps, and their
     # difference is exact. Floating point would need the product's rounding error, and Python's
     # integers above 2**53 units.
-    rest = whole * (1 << shifts) - units[:, np.newaxis] * tops
+    rest = whole * (1 << shifts)
+    rest -= np.multiply(units[:, np.newaxis], tops, out=estimate.view(np.int64))  # no new memory
     rest >>= shifts
     whole -= rest
     np.minimum(whole, MAX_COST_UNITS, out=whole)
-    whole[saturated] = MAX_COST_UNITS
+    np.copyto(whole, MAX_COST_UNITS, where=saturated)
     return whole
 
 
