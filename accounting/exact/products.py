@@ -22,6 +22,7 @@ from accounting.exact.argument_checks import (
 )
 from accounting.exact.rounding import UP, float_toward, moved
 
+_BLOCK: Final = 2**13  # norms at a time, so that the temporaries stay in the cache
 _SPLITTER: Final = 134217729.0  # 2**27 + 1
 _INTERVAL: Final = 2.0**-50
 _RATIO_LIMITS: Final = (2.0**-300, 2.0**300)  # of the factor of an estimate: no overflow
@@ -41,6 +42,9 @@ def square_ratio_up(c: npt.ArrayLike, s: float, halvings: int = 0) -> FloatArray
         halvings: 0 or 1.
     """
     values, (scale, exponent) = norm_vector("norms", c), np.frexp(positive_finite("s", s))
+    if values.size > _BLOCK:
+        parts = range(0, values.size, _BLOCK)
+        return np.concatenate([square_ratio_up(values[i : i + _BLOCK], s, halvings) for i in parts])
     with np.errstate(over="ignore", under="ignore"):
         x = np.ldexp(values, -exponent)
     large = x > _MOST
