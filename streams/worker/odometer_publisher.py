@@ -46,6 +46,8 @@ LINGER = 0.1
 """Seconds for which records wait for others. A transaction costs the broker about as much as a
 small step, so one for each step would slow down the decisions."""
 
+_LAST_OFFSET = 2**63 - 1
+
 
 class NotTheOwner(Exception):
     """Another worker owns the partition by now; nothing was sent."""
@@ -169,12 +171,12 @@ class OdometerPublisher:
 
 def _offset_of(odometer: bytes) -> int:
     """Return the offset of the record that led to it; -1 if no worker wrote it."""
-    if (offset := tombstone_offset(odometer)) is not None:
-        return offset
-    try:
-        return msgspec.msgpack.decode(odometer, type=Placed).offset
-    except msgspec.MsgspecError:
-        return -1
+    if (offset := tombstone_offset(odometer)) is None:
+        try:
+            offset = msgspec.msgpack.decode(odometer, type=Placed).offset
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return -1
+    return offset if offset <= _LAST_OFFSET else -1  # Kafka's client fails with a larger one
 
 
 def _size(outputs: Sequence[Output]) -> int:

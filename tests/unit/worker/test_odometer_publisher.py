@@ -142,15 +142,26 @@ async def test_what_another_log_led_to_keeps_nothing_back(log):
     await owner.stop()
 
 
-async def test_what_no_worker_wrote_keeps_nothing_back():
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        b"nonsense",
+        b"\x82\xa1x" + b"\x91" * 5000,
+        encode({"offset": 2**63}),
+        b"\0" + bytes([255]) * 8,
+        b"{" + b'"a":[' * 5000,
+    ],
+    ids=["nonsense", "nested", "offset", "tombstone", "json"],
+)
+async def test_what_no_worker_wrote_keeps_nothing_back(foreign):
     broker = MemoryBroker(1)
-    await Owner(broker).send(b"nonsense")
+    await Owner(broker).send(foreign)
     owner = Owner(broker)
     await owner.charge(1)
     broker.outputs(Channel.ODOMETER, 0).append(odometer(99).value)
     later = Owner(broker)
     await later.charge(1, 2)
-    assert [value for value in written(broker) if value != b"nonsense"][-2:] == [
+    assert [value for value in written(broker) if value != foreign][-2:] == [
         odometer(1).value,
         odometer(2).value,
     ]
