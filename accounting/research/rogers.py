@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from accounting.exact.argument_checks import (
     BoolArray,
+    FloatArray,
     IntArray,
     nonnegative_array,
     nonnegative_finite,
@@ -92,6 +93,20 @@ class RogersFilter:
         total = spent + charge
         admitted = self._fits(total)
         return np.where(admitted[:, np.newaxis], total, spent), admitted
+
+    def remaining(self, state: IntArray) -> FloatArray:
+        """Return the eps of the largest single step that is still admitted, in nats, shape (n,).
+
+        Rounded down by at most 2**-40 epsilon: a step of this eps is admitted.
+        """
+        low = np.zeros(len(state))
+        # A single step costs more than its eps, so none above epsilon is admitted.
+        high = np.full(len(state), self.epsilon)
+        for _ in range(40):
+            middle = 0.5 * (low + high)
+            _, admitted = self.admit(state, middle)
+            low, high = np.where(admitted, middle, low), np.where(admitted, high, middle)
+        return low
 
     def cost_units(self, cost: npt.ArrayLike) -> IntArray:
         """Return the charge for `cost`: eps^2 2**44 and eps (e^eps - 1) 2**43, rounded up, (n, 2).

@@ -140,3 +140,16 @@ def test_a_budget_of_nothing_lets_free_steps_pass_and_nothing_else(epsilon: floa
         new_state, admitted = rule.admit(state, [cost, cost])
         assert not admitted.any()
         np.testing.assert_array_equal(new_state, state)
+
+
+@given(st.lists(st.floats(0.0, 0.3), max_size=30), st.floats(0.1, 20.0), deltas)
+def test_remaining_step_is_admitted_and_little_more_is_not(
+    sequence: list[float], epsilon: float, delta: float
+) -> None:
+    rule = RogersFilter(epsilon, delta)
+    state = rule.initial_state(1)
+    for eps in sequence:
+        state, _ = rule.admit(state, [eps])
+    left = rule.remaining(state)
+    assert rule.admit(state, left)[1][0]
+    assert not rule.admit(state, left + epsilon * 2.0**-20)[1][0]
