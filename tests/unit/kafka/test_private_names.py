@@ -20,7 +20,7 @@ from tests.readme import TOP
 
 HERE = Path(streams.__file__).parent
 PACKAGES = ("aiokafka", "faust", "kafka", "mode")
-OTHERS = {"_exit", "_abc_impl"}  # of os and abc
+OTHERS = {"_exit", "_abc_impl", "_replace"}  # of os, abc and NamedTuple
 
 
 def is_private(name: str) -> bool:
