@@ -21,7 +21,7 @@ consumer = KafkaConsumer(
 )
 seen: dict[int, tuple[int, int]] = {}  # by partition: offset and part
 for record in consumer:
-    if record.value[:1] != b"{":
+    if not record.value or record.value[:1] != b"{":
         continue  # MessagePack: published with another setting, or of more than 8 MiB
     answer = json.loads(record.value)
     if answer["type"] not in ("decision", "halted"):

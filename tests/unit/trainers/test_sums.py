@@ -344,7 +344,7 @@ def test_a_norm_over_many_parts_does_not_depend_on_the_other_users() -> None:
 def test_the_grid_of_what_is_released_follows_no_data() -> None:
     rows = Outer(np.ones((1, 2), np.float32), np.ones((1, 3), np.float32))
     of_step = [ClippedSum(-24, outer={0, 2}) for _ in range(3)]
-    of_step[0].begin([6, 2, 6])  # nobody was drawn
+    of_step[0].begin([6, 2, 6])  # no user was drawn
     of_step[1].add([rows, rows.left, rows], np.ones(1))
     of_step[2].add([np.ones((1, 6)), rows.left, rows], np.ones(1))  # not all as outer products
     grids = [[(exponent, len(total)) for exponent, total in one.totals()] for one in of_step]

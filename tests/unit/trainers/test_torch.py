@@ -874,7 +874,7 @@ def test_batches_are_put_together_as_the_loader_of_the_caller_does(workers: int)
 
 
 def names_of_a_script() -> dict[str, Any]:
-    """What the scripts of the documents take as given."""
+    """Return the names that the scripts of the documents use without defining them."""
     module = network()
     return {
         "model": module,

@@ -1,4 +1,4 @@
-"""What both sites do: cookies, security headers, and requests that they refuse."""
+"""Both sites set cookies and security headers, and refuse the same requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each user gets the own records, however often they are published, and all of them or none."""
+"""Each user sees their own records once each: all of them, or none."""
 
 from __future__ import annotations
 

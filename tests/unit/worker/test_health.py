@@ -95,7 +95,7 @@ async def test_partition_that_was_not_acquired_is_unhealthy():
         state = ("partition", "1"), ("state", "suspended")
         assert samples["turnstile_partition_state", *state] == 1.0
         await served.worker.leave()
-        assert (await served.health())[0] == 200  # it has none, and somebody else has to have
+        assert (await served.health())[0] == 200  # it owns none, but another worker must own it
 
 
 @pytest.mark.parametrize(
