@@ -20,7 +20,7 @@ from accounting import (
     steps_measure,
 )
 from tests.unit.accounting.refusals import refused
-from tests.unit.accounting.stopping import reached_delta
+from tests.unit.accounting.stopping import reached_delta, reached_delta_sampled
 
 DELTA = 1e-5
 ORDERS = [3.0, 5.0, 9.0, 17.0]
@@ -68,6 +68,24 @@ def test_the_epsilon_of_a_fixed_spend_does_not_hold_at_any_time(
     row = MEASURES[name]
     shown = [row.epsilon(amounts(row, at / steps, orders), DELTA) for at in range(1, steps + 1)]
     assert reached_delta(shown, 1.0) > factor * DELTA
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_added", [True, False])
+@pytest.mark.parametrize(("rate", "noise"), [(0.1, 1.0), (0.01, 0.6)])
+def test_no_stopping_rule_of_counted_steps_exceeds_delta(rate, noise, is_added) -> None:
+    row, steps = steps_measure(StepShape(rate, noise)), 64
+    spent = [[float(at)] for at in range(1, steps + 1)]
+    shown = any_time(row, spent, steps * 2**44, DELTA)
+    assert (np.diff(shown) >= 0.0).all()
+    assert reached_delta_sampled(shown.tolist(), rate, noise, is_added=is_added) <= DELTA
+    if is_added:  # in the other direction a step loses at most -log(1 - rate)
+        fixed = row.epsilon(spent, DELTA).tolist()
+        one, all_steps = (
+            reached_delta_sampled(each, rate, noise, is_added=True) for each in (fixed[:1], fixed)
+        )
+        assert one == pytest.approx(DELTA, rel=1e-2)
+        assert all_steps > 4 * DELTA
 
 
 def test_one_step_reaches_the_delta_of_gaussian_dp() -> None:
