@@ -176,7 +176,7 @@ class Printer:
         rows = list(table.rows())
         if not self._has_explained and any(row.can_miss_users for row in rows):
             self._has_explained = True
-            note(_MISSING_USERS)
+            note(_MISSING_USERS, is_wrapped=True)
         for _, _, *line in zip(*_cells(rows).values(), strict=True):
             say("  ".join(filter(None, line)))
         if record.labels == []:
@@ -283,7 +283,7 @@ def _show_rows(rows: Sequence[AnswerRow]) -> None:
     cells["value"] = [text.rjust(width) for text in cells["value"]]
     show_table(list(cells), zip(*cells.values(), strict=True))
     if sys.stdout.isatty() and any(row.can_miss_users for row in rows):
-        note(_MISSING_USERS)
+        note(_MISSING_USERS, is_wrapped=True)
 
 
 def _cells(rows: Sequence[AnswerRow]) -> dict[str, list[str]]:

@@ -300,16 +300,20 @@ def _allow(allow: AccessList | None) -> dict[str, Any] | None:
     return None if allow is None else {public_text(entry.key): entry.rights for entry in allow}
 
 
-_RUN = ("dataset", "run", "state", "step", "attempt", "users", "halted")
+_RUN = {
+    **{name: name for name in ("dataset", "run", "state", "step", "attempt")},
+    "users": "users of last step",
+    "halted": "halted at last step",
+}
 
 
 @command("runs", FILE_OBSERVER, ONLY_DATASET, lines=("run",))
 def runs(options: argparse.Namespace, config: Config) -> int:
-    """Show the progress of each run, its state, and how many of its users are halted.
+    """Show the progress of each run, its state, and how many users its last step halted.
 
-    The owners of the partitions report this every two seconds; no state is read. Users are those of
-    the last step, or of the roster. The number of halted users depends on the users' data: do not
-    publish it.
+    The owners of the partitions report this every two seconds; no state is read. `users` and
+    `halted` count the users of the last step, or of the roster, not those of the dataset. `halted`
+    depends on the users' data: do not publish it.
     """
     found, besides = read_runs(config)
     found = [run for run in found if options.dataset in (None, run.dataset)]

@@ -249,7 +249,7 @@ def report(options: argparse.Namespace, config: Config) -> int:
     }
     if erased := sum(part.erased for part in losses):
         note(f"{erased} accounts have no row: their users were erased")
-    note(_MEANING)
+    note(_MEANING, is_wrapped=True)
     if output is None:
         show("loss", _loss_rows(reported, given, options.json), options.json, _LOSS)
         return Exit.OK

@@ -189,14 +189,20 @@ def tell(text: str) -> None:
         say(fill(line, _width(), subsequent_indent=indent) if is_wrapped else line)
 
 
-def note(message: object) -> None:
+def note(message: object, *, is_wrapped: bool = False) -> None:
     """Print a message for people on standard error, without passwords.
 
     A command still cleans up if its terminal was closed, so errors are ignored.
+
+    Args:
+        message: the message.
+        is_wrapped: wrap it to the width of a terminal. Commands are copied from other notes.
     """
+    text = redact(message)
     with suppress(OSError, ValueError):
-        # Not wrapped: commands are copied from notes.
-        print(redact(message), file=sys.stderr, flush=True)
+        if is_wrapped and sys.stderr.isatty():
+            text = fill(text, get_terminal_size((_LINE, 24)).columns)
+        print(text, file=sys.stderr, flush=True)
 
 
 def close_unwritable_outputs() -> None:

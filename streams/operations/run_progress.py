@@ -40,7 +40,7 @@ class RunStatus:
         charged: the last step that any partition has decided.
         attempt: the last attempt.
         users: the users of its last step, or the members of its roster; None if unknown.
-        halted: the halted ones of these users.
+        halted: the number of these users that the last step halted.
     """
 
     dataset: str

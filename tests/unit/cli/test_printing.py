@@ -121,6 +121,19 @@ def test_notes_hide_passwords_and_need_no_terminal(
     note("this is lost, and nothing fails")
 
 
+def test_only_prose_is_wrapped_in_notes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    text = "for example: turnstile status --config operator.toml"
+    for is_wrapped, longest in ((False, len(text)), (True, 20)):
+        note(text, is_wrapped=is_wrapped)
+        lines = capsys.readouterr().err.splitlines()
+        assert max(map(len, lines)) <= longest
+        assert " ".join(lines) == text
+
+
 def test_json_log_has_the_reason_of_a_record_that_has_one() -> None:
     record = logging.LogRecord("turnstile.worker", logging.CRITICAL, __file__, 1, "it", (), None)
     assert "reason" not in json.loads(JsonLines().format(record))
