@@ -186,6 +186,11 @@ def test_example_file_is_valid() -> None:
     assert [query.name for query in example.queries] == ["buyers", "spending", "basket"]
 
 
+def test_example_file_has_every_kind() -> None:
+    example = read_query_file(TOP / "examples" / "answering" / "kinds.toml")
+    assert {query.kind for query in example.queries} == set(KINDS)
+
+
 @pytest.mark.parametrize(
     "content",
     [
