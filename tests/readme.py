@@ -20,7 +20,6 @@ BLOCKS = {
     "gateway": "tests/unit/gateway",
     "get-started/service": "tests/integration",
     "library": "tests/unit/accounting",
-    "operate/redis": "tests/integration",
     "query/python": "tests/unit/docs, tests/unit/queries",
     "query/run": "tests/unit/answerer",
     "train/huggingface": "tests/unit/trainers",

@@ -11,8 +11,7 @@ import redis
 from streams.failures import Exit
 from tests.integration.command import Done, turnstile
 from tests.integration.service import Service
-from tests.readme import blocks, page
-from tests.unit.docs.test_pages import run
+from tests.readme import example
 from tests.waiting import eventually
 
 USERS = ["ü", *map(str, range(40)), 7, 8, 9, 10]
@@ -37,8 +36,8 @@ def client(shared: Service) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def read_spent() -> Callable[..., Any]:
-    """Return the reader in the documentation."""
-    reader: Callable[..., Any] = run(blocks(page("operate/redis")))["read_spent"]
+    """Return the reader of ``examples``, which does not import the package."""
+    reader: Callable[..., Any] = example("read_redis").read_spent
     return reader
 
 
