@@ -26,7 +26,6 @@ from accounting import (
     renyi_cost,
 )
 from tests.unit.accounting import rational_model as model
-from tests.unit.accounting.granting import grant_units
 
 EPSILONS = [1e-100, 1e-12, 1e-6, 1e-3, 0.1, 0.5, 0.999999, 1.0, 1.000001, 2.0, 7.0, 36.0, 200.0]
 
@@ -199,34 +198,3 @@ def test_large_orders_charge_a_pure_step_no_more_than_its_epsilon() -> None:
         ("PureDP", 1.0): [4, 5],
         ("PureDP", 2.0): [2, 2],
     }
-
-
-@given(
-    norms=st.lists(model.usual_norm, min_size=1, max_size=6),
-    scale=model.usual_scale,
-    orders=st.lists(model.order, min_size=1, max_size=4, unique=True),
-    data=st.data(),
-)
-def test_a_granted_laplace_norm_fits_every_renyi_order_and_is_the_largest(
-    norms: list[float], scale: float, orders: list[float], data: st.DataObject
-) -> None:
-    budgets = data.draw(st.lists(st.integers(1, 2**50), min_size=len(orders), max_size=len(orders)))
-    spent = [data.draw(st.integers(0, budget)) for budget in budgets]
-    rule = RenyiFilter.from_units(orders, budgets)
-    state, step = np.array([spent] * len(norms)), Laplace(scale)
-    new_state, granted, charged = grant_units(rule, state, step, norms)
-    np.testing.assert_array_equal(rule.charge_granted(state, step, norms, granted), charged)
-    left = [budget - s for budget, s in zip(budgets, spent, strict=True)]
-
-    def fits(norm: float) -> bool:
-        costs = [model.pure_renyi_units(norm, scale, a) for a in orders]
-        return all(cost <= units for cost, units in zip(costs, left, strict=True))
-
-    for i, norm in enumerate(norms):
-        if fits(norm):
-            assert granted[i] == norm
-        else:
-            assert fits(float(granted[i]))
-            assert min(left) == 0 or not fits(float(granted[i]) * (1 + 2.0**-40) + 5e-324)
-            assert granted[i] == 0.0 or rule.exhausted(new_state[i : i + 1])[0]
-    np.testing.assert_array_equal(new_state, state + charged)

@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from accounting import (
     MEASURES,
     Gaussian,
-    RenyiFilter,
     renyi_cost,
     renyi_to_epsilon,
 )
 from accounting.costs.mechanisms import PoissonGaussian
 from tests.examples import examples
-from tests.unit.accounting.granting import grant_units
 
 SLACK = 1e-9  # what a cost may be above the exact value, relative, in the stated range
 ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]
@@ -199,58 +197,3 @@ def test_memory_holds_no_array_of_users_by_orders_by_nodes() -> None:
         tracemalloc.stop()
     # A pair takes at least 25 nodes, which would be 12 MB for one such array and 100 for a dozen.
     assert peak < 20e6 + costs.nbytes
-
-
-# ------------------------------------------------------------------------- charges and filters
-
-
-RULE = RenyiFilter.from_units(
-    [1.5, 2.0, 8.0, 64.0], RenyiFilter([1.5, 2.0, 8.0, 64.0], [0.5, 0.6, 3.0, 40.0]).budget_units
-)
-
-
-@given(
-    norms=st.lists(logarithmic(0.01, 1e4), min_size=1, max_size=4),
-    q=rate,
-    spent=st.floats(0.0, 1.0),
-)
-@examples(25)
-def test_granted_norm_fits_every_order_and_spends_the_tightest(
-    norms: list[float], q: float, spent: float
-) -> None:
-    mechanism = PoissonGaussian(1.0, q)
-    budgets = np.array(RULE.budget_units)
-    state = np.tile((spent * budgets).astype(np.int64), (len(norms), 1))
-    left = budgets - state
-    new_state, granted, charged = grant_units(RULE, state, mechanism, norms)
-    np.testing.assert_array_equal(new_state, state + charged)
-    cost = MEASURES["renyi"].charge_units(mechanism, granted, RULE.orders)
-    assert (cost <= charged).all()
-    assert (charged <= left).all()
-    fits = (MEASURES["renyi"].charge_units(mechanism, norms, RULE.orders) <= left).all(axis=1)
-    np.testing.assert_array_equal(granted[fits], np.array(norms)[fits])
-    np.testing.assert_array_equal(charged[fits], cost[fits])
-    assert RULE.exhausted(new_state)[~fits & (granted > 0)].all()
-    assert ((charged == cost).sum(axis=1) >= len(RULE.orders) - 1).all()
-    little_more = np.maximum(granted * (1.0 + 2.0**-19), 1e-300)
-    larger = MEASURES["renyi"].charge_units(mechanism, little_more, RULE.orders)
-    assert (larger > left)[~fits].any(axis=1).all()
-    for i, norm in enumerate(norms):
-        alone = grant_units(RULE, state[i : i + 1], mechanism, [norm])
-        np.testing.assert_array_equal(alone[0][0], new_state[i])
-        assert alone[1][0] == granted[i]
-
-
-def test_every_user_of_sampled_steps_can_spend_to_the_end_and_no_further() -> None:
-    mechanism, norms = PoissonGaussian(1.0, 0.1), [0.0, 0.5, 1.0, 30.0]
-    state = RULE.initial_state(4)
-    for _ in range(60):
-        state, granted = RULE.grant(state, mechanism, norms, clip_norm=2.0)
-        assert (granted <= [0.0, 0.5, 1.0, 2.0]).all()
-    assert RULE.exhausted(state).tolist() == [False, True, True, True]
-    assert granted.tolist() == [0.0, 0.0, 0.0, 0.0]
-    after = grant_units(RULE, state, mechanism, norms)
-    np.testing.assert_array_equal(after[0], state)
-
-
-# ---------------------------------------------------------------------------------- bad inputs
