@@ -17,7 +17,6 @@ from accounting import (
 )
 from accounting.odometers import MAX_TICKS
 from accounting.research import GdpOdometer, RenyiTracker
-from tests.unit.accounting import rational_model as exact
 from tests.unit.accounting.refusals import refused
 
 cost_lists = st.lists(st.integers(0, 40), max_size=30)
@@ -37,22 +36,16 @@ def algorithm_5(costs: list[int], step: int) -> list[int]:
 
 
 def run(costs: list[list[int]], steps: list[int]) -> list[int]:
-    """The ticks after each step of one user."""
+    """Return the ticks after each step of one user; the state bounds what was spent so far."""
     used, ticks = np.zeros((1, len(steps)), dtype=np.int64), np.ones(1, dtype=np.int64)
-    trace = []
+    trace, spent = [], np.zeros(len(steps), dtype=np.int64)
     for cost in costs:
         used, ticks = advance_units(used, ticks, np.array([cost]), steps)
+        spent += cost
+        assert (spent <= (ticks[0] - 1) * np.array(steps) + used[0]).all()
+        assert (used[0] <= steps).all()
         trace.append(int(ticks[0]))
     return trace
-
-
-def test_tracker_of_step_one_on_costs_of_0_4_is_1_1_2_2_3() -> None:
-    tracker = RenyiTracker(order=2.0, step=1.0)
-    state, bounds = tracker.initial_state(1), []
-    for _ in range(5):
-        state, bound = tracker.advance(state, [0.4])
-        bounds.append(float(bound[0]))
-    assert bounds == [1.0, 1.0, 2.0, 2.0, 3.0]
 
 
 @given(st.lists(st.integers(0, 20), max_size=40), st.integers(20, 45))
@@ -66,29 +59,14 @@ def test_costs_up_to_the_step_give_algorithm_5(costs: list[int], step: int) -> N
     st.integers(1, 30),
 )
 def test_one_schedule_bounds_every_order(costs: list[tuple[int, int]], a: int, b: int) -> None:
+    """Stopping before the bound exceeds m steps is a filter with that budget, at every order."""
     totals = [0, 0]
     ticks = run([list(c) for c in costs], [a, b])
-    single = [run([[c[j]] for c in costs], [step]) for j, step in enumerate((a, b))]
     for t, cost in enumerate(costs):
         totals = [totals[0] + cost[0], totals[1] + cost[1]]
-        assert totals[0] <= ticks[t] * a
-        assert totals[1] <= ticks[t] * b
         assert ticks[t] >= max(math.ceil(totals[0] / a), math.ceil(totals[1] / b), 1)
     # An order with no costs never forces a restart.
-    silent = run([[c[0], 0] for c in costs], [a, b])
-    assert silent == single[0]
-
-
-def test_stopping_before_the_bound_exceeds_m_steps_is_a_filter_with_that_budget() -> None:
-    rng = np.random.default_rng(7)
-    for m in range(1, 6):
-        costs = rng.integers(0, 25, size=40).tolist()
-        admitted, step = 0, 10
-        for t, ticks in enumerate(run([[c] for c in costs], [step])):
-            if ticks > m:
-                break
-            admitted = sum(costs[: t + 1])
-        assert admitted <= m * step
+    assert run([[c[0], 0] for c in costs], [a, b]) == run([[c[0]] for c in costs], [a])
 
 
 @pytest.mark.parametrize(
@@ -107,20 +85,9 @@ def test_stopping_before_the_bound_exceeds_m_steps_is_a_filter_with_that_budget(
 def test_costs_above_the_step_climb_several_ticks(
     costs: list[int], ticks: list[int], used: int
 ) -> None:
-    state, height, trace = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), []
-    for cost in costs:
-        state, height = advance_units(state, height, np.array([cost]), 10)
-        trace.append(int(height[0]))
-    assert trace == ticks
-    assert int(state[0]) == used
-
-
-def test_orders_restart_together_and_keep_what_stands_on_the_last_tick() -> None:
-    used, ticks = advance_units(
-        np.array([[4, 4], [0, 0]]), np.array([1, 1]), np.array([[25, 7], [25, 7]]), [10, 10]
-    )
-    assert ticks.tolist() == [4, 3]
-    assert used.tolist() == [[5, 0], [5, 0]]
+    assert run([[cost] for cost in costs], [10]) == ticks
+    assert run([[cost] for cost in [*costs, 10 - used]], [10])[-1] == ticks[-1]
+    assert run([[cost] for cost in [*costs, 11 - used]], [10])[-1] > ticks[-1]
 
 
 @given(cost_lists, st.integers(1, 30), st.integers(0, 30))
@@ -162,16 +129,24 @@ def test_after_an_unbounded_cost_the_bound_is_infinite() -> None:
         assert odometer.advance(state, [0.0, 0.0])[1][0] == math.inf
 
 
-def test_gdp_odometer_adds_mu_squared_and_bounds_it() -> None:
-    odometer = GdpOdometer(0.5)
-    state, total = odometer.initial_state(1), Fraction(0)
-    trace = []
-    for norm in [1.0, 1.0, 0.5, 1.5, 0.0, 2.0]:
-        state, bound = odometer.advance(state, gdp_cost(Gaussian(4.0), [norm]))
-        total += 2 * exact.rho(norm, 4.0)
-        assert total <= Fraction(float(bound[0]))
-        trace.append(float(bound[0]))
-    assert trace == [0.25, 0.25, 0.25, 0.5, 0.5, 0.75]
+SIXTEENTHS = gdp_cost(Gaussian(4.0), [1.0, 1.0, 0.5, 1.5, 0.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("odometer", "costs", "bounds"),
+    [
+        (RenyiTracker(2.0, 1.0), [0.4] * 5, [1.0, 1.0, 2.0, 2.0, 3.0]),
+        (GdpOdometer(0.5), SIXTEENTHS, [0.25, 0.25, 0.25, 0.5, 0.5, 0.75]),  # in mu squared
+    ],
+    ids=["Rényi", "GDP"],
+)
+def test_odometers_bound_the_sum_of_costs(odometer, costs, bounds) -> None:
+    state, found = odometer.initial_state(1), []
+    for cost in costs:
+        state, bound = odometer.advance(state, [cost])
+        found.append(float(bound[0]))
+    assert found == bounds
+    assert (np.cumsum(costs) <= found).all()
 
 
 def test_bounds_beyond_2_53_ticks_are_rounded_up() -> None:
