@@ -32,12 +32,10 @@ from tests.unit.accounting.exact_deltas import gaussian_delta
 
 DELTA = 1e-5
 ORDERS = np.concatenate([np.linspace(1.01, 64.0, 6300), np.arange(65.0, 300.0)])
-epsilons = st.floats(min_value=1e-3, max_value=30.0)
-deltas = st.floats(min_value=-30.0, max_value=-0.5).map(lambda x: 10.0**x)
 
 
-def gdp_delta(mu: float, epsilon: float, digits: int = 80) -> mpf:
-    with mpmath.workdps(digits):
+def gdp_delta(mu: float, epsilon: float) -> mpf:
+    with mpmath.workdps(80 if mu > 1e-6 else 250):  # the difference of two numbers
         return gaussian_delta(mu, epsilon)
 
 
@@ -68,47 +66,26 @@ def zcdp_log_delta(rho: float, epsilon: float) -> mpf:
         return least
 
 
-# ----------------------------------------------------------------------------- published numbers
-
-
-def steps_within(epsilon_after: object, epsilon: float) -> int:
-    """The largest number of steps whose epsilon does not exceed the given one."""
+def steps_within(convert: Callable[[np.ndarray, float], np.ndarray], epsilon: float) -> int:
+    """Return how many steps of noise 100, given mu squared, are within this epsilon."""
     steps = np.arange(1, 1000)
-    return int(steps[epsilon_after(steps / 100.0**2) <= epsilon].max())
+    return int(steps[convert(steps / 100.0**2, DELTA) <= epsilon].max())
 
 
-def gdp_epsilon(mu_squared: np.ndarray) -> np.ndarray:
-    return gdp_to_epsilon(np.sqrt(mu_squared), DELTA)
+def test_steps_within_an_epsilon_are_the_published_ones() -> None:
+    def renyi(mu_squared: np.ndarray, delta: float) -> np.ndarray:
+        return renyi_to_epsilon(ORDERS, np.outer(mu_squared / 2, ORDERS), delta)
 
+    def zcdp(mu_squared: np.ndarray, delta: float) -> np.ndarray:
+        return zcdp_to_epsilon(mu_squared / 2, delta)
 
-def renyi_epsilon(mu_squared: np.ndarray) -> np.ndarray:
-    return renyi_to_epsilon(ORDERS, np.outer(mu_squared / 2, ORDERS), DELTA)
+    def gdp(mu_squared: np.ndarray, delta: float) -> np.ndarray:
+        return gdp_to_epsilon(np.sqrt(mu_squared), delta)
 
-
-def test_gdp_takes_495_steps_where_renyi_takes_420() -> None:
-    epsilon = float(renyi_epsilon(np.array([420 / 100.0**2]))[0])
+    assert [steps_within(convert, 0.8) for convert in (gdp, renyi, zcdp)] == [478, 405, 405]
+    epsilon = float(renyi(np.array([420 / 100.0**2]), DELTA)[0])
     assert epsilon == pytest.approx(0.8156, abs=5e-5)
-    assert steps_within(gdp_epsilon, epsilon) == 495
-
-
-@pytest.mark.parametrize(
-    ("epsilon_after", "steps"),
-    [
-        (gdp_epsilon, 478),
-        (renyi_epsilon, 405),
-        (lambda mu2: zcdp_to_epsilon(mu2 / 2, DELTA), 405),
-        (lambda mu2: mu2 / 2 + 2 * np.sqrt(-mu2 / 2 * math.log(DELTA)), 268),
-    ],
-)
-def test_steps_at_epsilon_of_point_eight(epsilon_after: object, steps: int) -> None:
-    assert steps_within(epsilon_after, 0.8) == steps
-
-
-def test_fifty_steps_at_noise_10_61_are_epsilon_2_75() -> None:
-    assert gdp_to_epsilon(math.sqrt(50) / 10.61, 1e-5) == pytest.approx(2.75, abs=5e-3)
-
-
-# ------------------------------------------------------------------------------------------ GDP
+    assert steps_within(gdp, epsilon) == 495
 
 
 @given(
@@ -117,71 +94,63 @@ def test_fifty_steps_at_noise_10_61_are_epsilon_2_75() -> None:
 @example(0.0, 1e-5)
 @example(0.0, 0.9)
 def test_budgets_are_the_largest_that_imply_epsilon_and_delta(epsilon: float, delta: float) -> None:
-    target = mpmath.log(mpf(delta))
+    target, log = mpmath.log(mpf(delta)), -math.log(delta)
     mu, rho = gdp_budget(epsilon, delta), zcdp_budget(epsilon, delta)
     assert gdp_delta(mu, epsilon) <= delta < gdp_delta(mu * (1 + 1e-10), epsilon)
     assert zcdp_log_delta(rho, epsilon) <= target < zcdp_log_delta(rho * (1 + 1e-9), epsilon)
     assert gdp_to_epsilon(mu, delta) <= epsilon
     assert gdp_to_delta(mu, epsilon) <= delta
+    # Feldman and Zrnic, Thm 4.9. The formula cancels, so it is written as a quotient.
+    assert rho >= (epsilon / (math.sqrt(log + epsilon) + math.sqrt(log))) ** 2 * (1 - 1e-12)
 
 
-def test_an_epsilon_of_nothing_has_no_budget_at_a_tiny_delta() -> None:
+def test_epsilon_zero_has_no_budget_at_a_tiny_delta() -> None:
     assert gdp_budget(0.0, 1e-100) == zcdp_budget(0.0, 1e-100) == 0.0
 
 
-# ----------------------------------------------------------------------------------------- zCDP
+# ------------------------------------------------------------------ GDP and zCDP against mpmath
+
+DELTAS = [1e-300, 1e-100, 1e-30, 1e-12, 1e-5, 0.01, 0.3, 0.9, 0.999]
+MUS = [1e-100, 1e-60, 1e-20, 1e-6, 3e-5, 1e-3, 0.02, 0.2, 0.3, 2.0, 15.0, 70.0, 300.0, 1e3]
+RHOS = [1e-12, 1e-8, 1e-5, 1e-3, 0.03, 0.5, 7.0, 100.0, 2e3, 1e4]
+LEVELS = [(True, mu) for mu in MUS] + [(False, rho) for rho in RHOS]
 
 
-@given(epsilons, deltas)
-def test_zcdp_budget_is_at_least_the_printed_formula(epsilon: float, delta: float) -> None:
-    """Feldman and Zrnic, Thm 4.9. The formula cancels, so it is written as a quotient."""
-    log = -math.log(delta)
-    printed = (epsilon / (math.sqrt(log + epsilon) + math.sqrt(log))) ** 2
-    assert zcdp_budget(epsilon, delta) >= printed
-    assert gdp_budget(epsilon, delta) ** 2 / 2 >= zcdp_budget(epsilon, delta) * (1 - 1e-9)
+def zcdp_delta(rho: float, epsilon: float) -> mpf:
+    return mpmath.exp(zcdp_log_delta(rho, epsilon))
 
 
-# ---------------------------------------------------------------------------------------- Renyi
+@pytest.mark.parametrize(("is_mu", "level"), LEVELS)
+def test_delta_is_just_above_the_exact_one(is_mu: bool, level: float) -> None:
+    for x in [-30.0, -5.0, -0.01, 0.0, 1e-3, 0.4, 0.7, 2.0, 6.0, 15.0, 20.0, 26.0, 36.9]:
+        exact_delta, to_delta = (gdp_delta, gdp_to_delta) if is_mu else (zcdp_delta, zcdp_to_delta)
+        epsilon = level * (x + level / 2) if is_mu else level + 2.0 * x * math.sqrt(level)
+        if epsilon >= (0.0 if is_mu else level):
+            exact = exact_delta(level, epsilon)
+            most = exact * (1 + mpf(2e-12 if is_mu else 2e-11)) + mpf(5e-324)
+            assert exact <= to_delta(level, epsilon) <= most, x
 
 
-def test_an_infinite_divergence_is_unusable_and_never_silently_good() -> None:
+@pytest.mark.parametrize(("is_mu", "level"), LEVELS)
+def test_epsilon_is_the_least_with_this_delta(is_mu: bool, level: float) -> None:
+    for delta in DELTAS:
+        if is_mu:
+            epsilon, exact_delta, slack = gdp_to_epsilon(level, delta), gdp_delta, 1e-13
+        else:
+            epsilon, exact_delta, slack = zcdp_to_epsilon(level, delta), zcdp_delta, 1e-12
+        assert exact_delta(level, epsilon) <= delta
+        if epsilon > 0.0:
+            assert exact_delta(level, epsilon * (1 - slack)) > delta * (1 - 1e-11), delta
+
+
+# ------------------------------------------------------------------------------------------ Rényi
+
+
+def test_infinite_divergences_leave_an_order_without_use() -> None:
     assert renyi_to_epsilon([2.0, 4.0], [math.inf, math.inf], 1e-5) == math.inf
     assert renyi_to_delta([2.0, 4.0], [math.inf, math.inf], 1.0) == 1.0
     alone = renyi_to_epsilon([2.0], [0.1], 1e-5)
     assert renyi_to_epsilon([2.0, 4.0], [0.1, math.inf], 1e-5) == alone
-
-
-# --------------------------------------------------------------------------------- all of them
-
-
-ENDS = np.array([0.0, 1e-300, 1e-9, 0.1, 1.0, 50.0, 1e4, 1e99, 1e300, math.inf])
-
-
-@pytest.mark.parametrize("convert", [zcdp_to_epsilon, gdp_to_epsilon])
-def test_nothing_spent_is_epsilon_zero_and_infinity_is_infinite(convert) -> None:
-    epsilon = convert(ENDS, 1e-5)
-    assert epsilon[0] == 0.0
-    assert epsilon[-1] == math.inf
-    assert (np.diff(epsilon[:-1]) >= 0.0).all()
-    assert [convert(level, 1e-5) for level in ENDS.tolist()] == epsilon.tolist()
-
-
-@pytest.mark.parametrize("convert", [zcdp_to_delta, gdp_to_delta])
-@pytest.mark.parametrize("epsilon", [0.0, 0.5, 100.0, 1e30, 1e300])
-def test_delta_is_monotone_between_zero_and_one(convert, epsilon: float) -> None:
-    delta = convert(ENDS, epsilon)
-    assert delta[0] == 0.0
-    assert delta[-1] == 1.0
-    assert (delta[1:] > 0.0).all()
-    assert (np.diff(delta) >= 0.0).all()
-    assert [convert(level, epsilon) for level in ENDS.tolist()] == delta.tolist()
-
-
-# --------------------------------------------------------------- the ends of the ranges, exactly
-
-DELTAS = [1e-300, 1e-200, 1e-100, 1e-30, 1e-12, 1e-5, 0.01, 0.3, 0.9, 0.999]
-MUS = [1e-6, 3e-5, 1e-3, 0.02, 0.2, 0.3, 2.0, 15.0, 70.0, 300.0, 999.0, 1e3]
-RHOS = [1e-12, 1e-8, 1e-5, 1e-3, 0.03, 0.5, 7.0, 100.0, 2e3, 1e4]
 
 
 def renyi_epsilon_exactly(orders: list[float], rdp: list[float], delta: float) -> mpf:
@@ -198,65 +167,6 @@ def renyi_delta_exactly(orders: list[float], rdp: list[float], epsilon: float) -
         log_constant = (a - 1) * mpmath.log1p(-1 / a) - mpmath.log(a)  # (C.3) as printed
         values.append((a - 1) * (divergence - epsilon) + log_constant)
     return mpmath.exp(min(*values, mpf(0))) if min(rdp) > 0.0 else mpf(0)
-
-
-# --------------------------------------------------------------------------- Gaussian differential
-
-
-@pytest.mark.parametrize("mu", MUS)
-def test_gdp_delta_is_above_the_exact_one_by_at_most_2e_12(mu: float) -> None:
-    for x in [-30.0, -5.0, -1.0, -0.01, 0.0, 1e-3, 0.7, 2.0, 6.0, 15.0, 25.0, 33.0, 36.5, 36.9]:
-        epsilon = mu * (x + mu / 2)
-        if epsilon >= 0.0:
-            exact = gdp_delta(mu, epsilon)
-            assert exact > 1e-306
-            delta = gdp_to_delta(mu, epsilon)
-            assert exact <= delta <= exact * (1 + mpf(2e-12)) + mpf(5e-324), (mu, x)
-
-
-@pytest.mark.parametrize("tail", [0.0, 1e-3, 0.4, 2.0, 7.0, 20.0])
-def test_gdp_delta_is_above_the_exact_one_however_small_mu_is(tail: float) -> None:
-    for mu in np.geomspace(1e-100, 1e-6, 60).tolist():
-        epsilon = tail * mu
-        exact = gdp_delta(mu, epsilon, digits=250)  # the difference of two numbers
-        assert exact <= gdp_to_delta(mu, epsilon) <= exact * (1 + mpf(2e-12)), mu
-
-
-@pytest.mark.parametrize("mu", MUS)
-def test_gdp_epsilon_is_the_least_with_this_delta(mu: float) -> None:
-    for delta in DELTAS:
-        epsilon = gdp_to_epsilon(mu, delta)
-        if epsilon == 0.0:
-            assert gdp_delta(mu, 0.0) <= delta
-        else:
-            assert gdp_delta(mu, epsilon) <= delta
-            below = epsilon * (1 - 1e-13)
-            assert gdp_delta(mu, below) > delta * (1 - 5e-12), (mu, delta)
-
-
-# ------------------------------------------------------------------------------------------- zCDP
-
-
-@pytest.mark.parametrize("rho", RHOS)
-def test_zcdp_epsilon_is_the_least_over_all_orders(rho: float) -> None:
-    for delta in DELTAS[::2]:
-        epsilon, target = zcdp_to_epsilon(rho, delta), mpmath.log(mpf(delta))
-        if epsilon == 0.0:
-            assert zcdp_log_delta(rho, 0.0) <= target
-        else:
-            assert zcdp_log_delta(rho, epsilon) <= target
-            assert zcdp_log_delta(rho, epsilon * (1 - 1e-12)) > target - mpf(1e-11), (rho, delta)
-
-
-@pytest.mark.parametrize("rho", RHOS)
-def test_zcdp_delta_is_above_the_least_over_all_orders_by_at_most_2e_11(rho: float) -> None:
-    for tail in (0.0, 0.3, 2.0, 9.0, 20.0, 26.0):
-        epsilon = rho + 2.0 * tail * math.sqrt(rho)
-        exact = mpmath.exp(zcdp_log_delta(rho, epsilon))
-        assert exact <= zcdp_to_delta(rho, epsilon) <= exact * (1 + mpf(2e-11)), (rho, tail)
-
-
-# ------------------------------------------------------------------------------------------ Renyi
 
 
 @st.composite
@@ -298,53 +208,39 @@ def test_renyi_delta_is_the_least_over_the_orders_given(
 
 # ----------------------------------------------------------------------------- monotone, vectorised
 
-# Neighbours are 1e-9 apart; the conversions themselves are good to about 1e-13.
-CLOSE = 1.0 + 1e-9 * np.arange(1, 500)
-LEVELS = np.unique(np.concatenate([np.geomspace(1e-12, 1e4, 3001), 0.02 * CLOSE, 1.7 * CLOSE]))
-RISING_DELTAS = np.unique(np.concatenate([DELTAS, 0.02 * CLOSE[:10], 3e-250 * CLOSE[:10]]))
-
-
-def rising(values: np.ndarray) -> bool:
-    return bool((np.diff(values) >= 0.0).all())
-
-
-TO_EPSILON = [
+Convert = Callable[[np.ndarray, float], np.ndarray]
+CURVE = [1.1, 4.0, 900.0]
+TO_EPSILON: list[Convert] = [
     gdp_to_epsilon,
     zcdp_to_epsilon,
-    lambda rho, delta: renyi_to_epsilon([1.1, 4.0, 900.0], np.outer(rho, [1.1, 4.0, 900.0]), delta),
+    lambda rho, delta: renyi_to_epsilon(CURVE, np.multiply.outer(rho, CURVE), delta),
 ]
-TO_DELTA = [
+TO_DELTA: list[Convert] = [
     gdp_to_delta,
     zcdp_to_delta,
-    lambda rho, epsilon: renyi_to_delta(
-        [1.1, 4.0, 900.0], np.outer(rho, [1.1, 4.0, 900.0]), epsilon
-    ),
+    lambda rho, epsilon: renyi_to_delta(CURVE, np.multiply.outer(rho, CURVE), epsilon),
 ]
-Convert = Callable[[np.ndarray, float], np.ndarray]
+# Neighbours are 1e-9 apart; the conversions themselves are good to about 1e-13.
+CLOSE = 1.0 + 1e-9 * np.arange(1, 500)
+RISING_LEVELS = np.unique([0.0, *np.geomspace(1e-12, 1e4, 3001), *0.02 * CLOSE, 1e99, math.inf])
+RISING_DELTAS = np.unique([*DELTAS, *0.02 * CLOSE[:10], *3e-250 * CLOSE[:10]]).tolist()
+CASES = [(convert, math.inf, RISING_DELTAS) for convert in TO_EPSILON]
+CASES += [(convert, 1.0, [0.0, 0.5, 100.0, 1e30, 1e300]) for convert in TO_DELTA]
 
 
-@pytest.mark.parametrize("convert", TO_EPSILON)
-def test_epsilon_rises_with_the_level_and_falls_with_delta(convert: Convert) -> None:
-    previous = np.full(LEVELS.shape, math.inf)
-    for delta in RISING_DELTAS.tolist():
-        epsilon = convert(LEVELS, delta)
-        assert rising(epsilon), delta
-        assert (epsilon >= 0.0).all()
-        assert (epsilon <= previous).all(), delta
-        previous = epsilon
-
-
-@pytest.mark.parametrize("convert", [*TO_EPSILON, *TO_DELTA])
-def test_an_array_gives_what_each_of_its_numbers_gives_alone(convert: Convert) -> None:
-    levels = np.concatenate([[0.0], np.geomspace(1e-12, 1e5, 43), [math.inf]])
-    for at in (1e-300, 1e-5, 0.6):
-        together = convert(levels, at)
-        alone = [float(convert(np.array([level]), at)[0]) for level in levels.tolist()]
-        np.testing.assert_array_equal(together, alone)
-        np.testing.assert_array_equal(convert(levels[::-1], at), together[::-1])
-
-
-# ---------------------------------------------------------------------------------------- budgets
+@pytest.mark.parametrize(("convert", "most", "others"), CASES)
+def test_conversions_rise_with_the_level_and_fall_with_the_other(convert, most, others) -> None:
+    previous = np.full(RISING_LEVELS.shape, most)
+    for other in others:
+        found = convert(RISING_LEVELS, other)
+        assert (found[0], found[-1]) == (0.0, most)
+        assert (found[:-1] <= found[1:]).all()
+        assert (found <= previous).all()
+        previous = found
+        some = slice(None, None, 97)
+        alone = [float(np.ravel(convert(level, other))[0]) for level in RISING_LEVELS[some]]
+        np.testing.assert_array_equal(found[some], alone)
+        np.testing.assert_array_equal(convert(RISING_LEVELS[::-1], other), found[::-1])
 
 
 @given(
@@ -352,7 +248,7 @@ def test_an_array_gives_what_each_of_its_numbers_gives_alone(convert: Convert) -
     st.one_of(st.just(0.0), st.floats(-9.0, 4.0).map(lambda x: 10.0**x)),
     st.floats(-300.0, -0.001).map(lambda x: 10.0**x),
 )
-def test_renyi_budgets_are_the_largest_that_imply_epsilon_and_delta_by_themselves(
+def test_renyi_budgets_are_the_largest_for_each_order_alone(
     orders: list[float], epsilon: float, delta: float
 ) -> None:
     orders = sorted(set(orders))
@@ -372,7 +268,7 @@ def test_renyi_budgets_are_the_largest_that_imply_epsilon_and_delta_by_themselve
             assert budget >= largest - slack
 
 
-def test_a_renyi_filter_of_one_order_with_its_budget_is_the_filter_of_the_target() -> None:
+def test_best_order_admits_nearly_as_many_steps_as_zcdp() -> None:
     """The best of the orders admits nearly as many steps as the best real order, of zCDP."""
     epsilon, delta, rho = 1.0, 1e-5, 1e-4
     orders = np.arange(2.0, 64.0)
