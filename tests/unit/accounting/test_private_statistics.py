@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from accounting import MEASURES, Gaussian, PureDP, ZcdpFilter, zcdp_budget
+from accounting import MEASURES, Gaussian, PureDP, ZcdpFilter
 from accounting.release import ExactNoise
 from accounting.release.running_sums import ROOT_BITS, root_of_running_sums
 from tests.readme import TOP
@@ -50,15 +50,10 @@ def seeded(seed: int = 1) -> ExactNoise:
     return ExactNoise(np.random.default_rng(seed))
 
 
-def test_example_publishes_statistics_near_the_truth(capsys: pytest.CaptureFixture[str]) -> None:
-    lost = EXAMPLE["epsilons"](np.random.default_rng(0))
+def test_example_publishes_a_mean_near_the_truth(capsys: pytest.CaptureFixture[str]) -> None:
     EXAMPLE["main"]()
-    mean, *quantiles = capsys.readouterr().out.splitlines()[:4]
-    assert float(mean.split()[1]) == pytest.approx(lost.mean(), rel=0.2)
-    truth = np.quantile(lost, EXAMPLE["QUANTILES"])
-    found = [float(line.split()[-1]) for line in quantiles]
-    assert found == pytest.approx(truth.tolist(), rel=0.3)
-    assert max(lost) < EXAMPLE["UPPER"]
+    mean = float(capsys.readouterr().out.split()[1])
+    assert mean == pytest.approx(EXAMPLE["epsilons"](np.random.default_rng(0)).mean(), rel=0.2)
 
 
 @given(values=numbers)
@@ -69,7 +64,7 @@ def test_mean_without_noise_is_the_mean_of_clipped_values(values: list[float]) -
     assert release.count == len(clipped)
 
 
-def test_mean_depends_on_a_user_through_the_two_noisy_sums_only() -> None:
+def test_mean_depends_on_a_user_through_two_noisy_sums_only() -> None:
     """Noise that makes up for one user more gives the same release, bit for bit."""
     values, more = np.linspace(0.3, 1.9, 50), 0.7
     first = round(Fraction(more) * 2**29)
@@ -102,16 +97,25 @@ def test_noise_of_gaussian_releases_costs_at_most_rho(rho: float) -> None:
     assert drawn[2:] == [Fraction(counter.noise_stddev) * 2**ROOT_BITS]
 
 
+def count_of_exhausted(noise: ExactNoise) -> float:
+    counter = ContinualCounter(16, 0.3, noise)
+    return [counter.add(count) for count in range(16)][-1] - 120
+
+
 @pytest.mark.slow
-def test_mean_errs_by_the_stated_standard_error() -> None:
+def test_releases_err_by_the_stated_standard_error() -> None:
     values = np.minimum(np.random.default_rng(3).lognormal(-0.8, 0.8, 20_000), 3.0)
     noise = seeded(4)
-    releases = [release_mean(values, 3.0, 4.5e-4, noise) for _ in range(300)]
-    scaled = [(r.estimate - values.mean()) / r.standard_error for r in releases]
-    # Fails for fewer than one seed in a million.
-    assert stats.kstest(scaled, "norm").pvalue > 1e-7
+    means = [release_mean(values, 3.0, 4.5e-4, noise) for _ in range(300)]
     # As little as if the number of users were public.
-    assert max(r.standard_error for r in releases) < 1.01 * 100.0 / 20_000
+    assert max(mean.standard_error for mean in means) < 1.01 * 100.0 / 20_000
+    stated = ContinualCounter(16, 0.3, noise).standard_error(16)
+    for scaled in (
+        [(mean.estimate - values.mean()) / mean.standard_error for mean in means],
+        [count_of_exhausted(noise) / stated for _ in range(300)],
+    ):
+        # Fails for fewer than one seed in a million.
+        assert stats.kstest(scaled, "norm").pvalue > 1e-7
 
 
 @given(
@@ -128,7 +132,7 @@ def test_quantiles_without_noise_are_right_within_one_level(
     assert (estimates <= np.quantile(values, quantiles, method="higher") + slack).all()
 
 
-def test_one_user_more_is_one_count_more_in_the_counter() -> None:
+def test_quantiles_depend_on_a_user_through_one_noisy_count() -> None:
     """Noise that makes up for the count gives the same quantiles, bit for bit."""
     column, noise = root_of_running_sums(4), [10**17] * 4
     few = release_quantiles([0.2, 0.2, 0.9], [0.5], 1.0, 1.0, Played(noise), 4)
@@ -144,44 +148,6 @@ def test_noise_above_the_number_of_users_gives_no_estimate() -> None:
     assert np.isnan(release_quantiles([1.0], [0.1], 2.0, 1.0, Played([-(2**60)] * 8), 8)).all()
 
 
-DECILES = [0.1, 0.3, 0.5, 0.7, 0.9]
-# Yu et al., Table 2: individual epsilons of two training runs; mean, then quantiles.
-MNIST = (0.686, [0.236, 0.318, 0.431, 0.697, 1.682])
-CIFAR = (5.942, [2.713, 4.892, 6.730, 7.692, 7.815])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("printed", "ends", "upper", "users", "claimed"),
-    [
-        (MNIST, (0.1, 2.6), 3.0, 60_000, 0.0113),
-        (CIFAR, (1.0, 7.85), 8.0, 50_000, 0.0091),
-    ],
-    ids=["mnist", "cifar"],
-)
-def test_mean_and_quantiles_under_epsilon_0_1_err_less_than_in_table_2(
-    printed: tuple[float, list[float]],
-    ends: tuple[float, float],
-    upper: float,
-    users: int,
-    claimed: float,
-) -> None:
-    """All six numbers under (0.1, 1e-5)-DP, and their average relative error.
-
-    The individual epsilons themselves are not published; these have the printed quantiles.
-    """
-    at = (np.arange(users) + 0.5) / users
-    values = np.interp(at, [0.0, *DECILES, 1.0], [ends[0], *printed[1], ends[1]])
-    assert values.mean() == pytest.approx(printed[0], rel=0.15)
-    truth = np.array([values.mean(), *np.quantile(values, DECILES)])
-    rho, noise, errors = zcdp_budget(0.1, 1e-5), seeded(8), []
-    for _ in range(5):
-        mean = release_mean(values, upper, rho / 6, noise)
-        quantiles = release_quantiles(values, DECILES, upper, rho * 5 / 6, noise)
-        errors.append(np.abs(np.array([mean.estimate, *quantiles]) / truth - 1.0))
-    assert np.mean(errors) < claimed
-
-
 # --- continual counts ---------------------------------------------------------------------------
 
 
@@ -193,13 +159,10 @@ def test_square_of_the_root_is_the_matrix_of_running_sums() -> None:
 
 
 def test_norm_is_that_of_the_longest_column_of_the_root() -> None:
-    for horizon in (1, 2, 3, 60, 1000):
+    for horizon in (1, 2, 60, 1000):
         counter = ContinualCounter(horizon, 0.5, seeded())
         square = sum(Fraction(f, 2**ROOT_BITS) ** 2 for f in root_of_running_sums(horizon))
-        assert Fraction(counter.norm) ** 2 >= square
-        assert Fraction(counter.norm) ** 2 == pytest.approx(square, rel=1e-15)
-    euler_part = (np.euler_gamma + 4.0 * math.log(2.0)) / math.pi
-    assert counter.norm**2 == pytest.approx(math.log(1000) / math.pi + euler_part, abs=1e-3)
+        assert square <= Fraction(counter.norm) ** 2 <= square * (1 + Fraction(1, 2**50))
 
 
 @given(counts=st.lists(st.integers(0, 1000), min_size=1, max_size=70))
@@ -209,7 +172,7 @@ def test_counts_without_noise_are_the_running_sums(counts: list[int]) -> None:
     np.testing.assert_allclose(answers, np.cumsum(counts), rtol=1e-13, atol=1e-11)
 
 
-def test_counts_are_answered_through_what_is_released_with_noise_only() -> None:
+def test_counts_depend_on_a_user_through_noisy_sums_only() -> None:
     """Noise that makes up for one user more gives the same answers, bit for bit."""
     horizon, rng = 37, np.random.default_rng(3)
     counts = rng.integers(0, 50, horizon).tolist()
@@ -224,31 +187,6 @@ def test_counts_are_answered_through_what_is_released_with_noise_only() -> None:
         shift = [0] * (step - 1) + root_of_running_sums(horizon - step + 1)
         moved = [unit - by for unit, by in zip(units, shift, strict=True)]
         assert answers(one_more, moved) == answers(counts, units)
-
-
-@pytest.mark.slow
-def test_counts_err_by_the_stated_standard_error() -> None:
-    horizon, runs, noise = 16, 300, seeded(5)
-    errors = np.empty((runs, horizon))
-    for run in range(runs):
-        counter = ContinualCounter(horizon, 0.3, noise)
-        errors[run] = [counter.add(count) for count in range(horizon)]
-        errors[run] -= np.cumsum(np.arange(horizon))
-    # Each assertion fails for fewer than one seed in a million.
-    for step in (1, 7, 16):
-        scaled = errors[:, step - 1] / counter.standard_error(step)
-        assert stats.kstest(scaled, "norm").pvalue > 1e-7
-
-
-def test_refused_counts_leave_no_trace_and_none_follows_the_horizon() -> None:
-    clean, tried = (ContinualCounter(3, 0.5, seeded(9)) for _ in range(2))
-    for count in range(3):
-        for bad in (-1, 1.0, True, None):
-            with refused("count"):
-                tried.add(bad)
-        assert tried.add(count) == clean.add(count)
-    with refused("step"):
-        tried.add(0)
 
 
 # --- sparse vector: its answers have the distribution of a model, and the model is private ------
@@ -327,7 +265,7 @@ def neighbours(length: int, sensitivity: int, monotone: bool) -> Iterator[tuple[
 
 
 @CASES
-def test_no_answers_are_more_than_e_epsilon_times_as_likely_on_a_neighbour(
+def test_likelihood_ratio_of_sparse_vector_is_within_epsilon(
     positives: int, sensitivity: int, monotone: bool
 ) -> None:
     epsilon, queries, worst = 0.8, [-3, 0, 1, 4], 0.0
@@ -343,7 +281,7 @@ def test_no_answers_are_more_than_e_epsilon_times_as_likely_on_a_neighbour(
 @pytest.mark.parametrize(
     ("moved", "monotone"), [([11] * 20 + [-61], False), ([11] * 20 + [-60], True)]
 )
-def test_the_stated_epsilon_is_attained_and_half_the_noise_would_exceed_it(
+def test_sparse_vector_with_half_the_noise_exceeds_epsilon(
     moved: list[int], monotone: bool
 ) -> None:
     """Many unlikely negatives turn on the threshold's noise, an unlikely positive on its own."""
@@ -392,18 +330,34 @@ def test_a_user_who_changes_less_pays_in_proportion(contribution: int) -> None:
         assert worst_log_ratio(here, there) <= paid + 1e-12
 
 
-def test_after_the_last_positive_there_is_no_answer() -> None:
-    sparse = SparseVector(0, 1.0, seeded(23), positives=2)
+@pytest.mark.parametrize(
+    ("make", "request_", "bad"),
+    [
+        (lambda noise: ContinualCounter(7, 0.5, noise).add, "count", [-1, 1.0, True, None]),
+        (
+            lambda noise: SparseVector(3, 1.0, noise, positives=50).above,
+            "value",
+            [1.0, math.nan, True, "1", None, 2**53 + 1],
+        ),
+    ],
+    ids=["counter", "sparse vector"],
+)
+def test_refused_values_leave_no_trace(make: Any, request_: str, bad: list[Any]) -> None:
+    clean, tried = (make(seeded(27)) for _ in range(2))
+    for number in range(7):
+        for value in bad:
+            with refused(request_):
+                tried(value)
+        assert tried(number) == clean(number)
+
+
+def test_nothing_is_answered_after_the_last_step_or_positive() -> None:
+    counter, sparse = (
+        ContinualCounter(1, 0.5, seeded()),
+        SparseVector(0, 1.0, seeded(23), positives=2),
+    )
+    counter.add(0)
     assert [sparse.above(10**6), sparse.above(-(10**6)), sparse.above(10**6)] == [True, False, True]
-    for _ in range(2):
-        with refused("remaining"):
-            sparse.above(-(10**6))
-
-
-def test_refused_values_leave_no_trace() -> None:
-    clean, tried = (SparseVector(3, 1.0, seeded(27), positives=50) for _ in range(2))
-    for value in range(7):
-        for bad in (1.0, math.nan, True, "1", None, 2**53 + 1):
-            with refused("value"):
-                tried.above(bad)
-        assert tried.above(value) == clean.above(value)
+    for call, argument in ((counter.add, "step"), (sparse.above, "remaining")):
+        with refused(argument):
+            call(0)
