@@ -85,6 +85,7 @@ class GaussianReport:
 
     def _mu(self, counts: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return mu of each history, rounded up and rounded down; shape (n,) each."""
-        root = np.sqrt((counts * self._squares).sum(axis=1))
+        with np.errstate(over="ignore"):  # infinite, which is rounded up
+            root = np.sqrt((counts * self._squares).sum(axis=1))
         above = np.where(counts[:, self._pure].any(axis=1), np.inf, root * (1.0 + self._slack))
         return above, root * (1.0 - self._slack)

@@ -11,18 +11,13 @@ from mpmath import mpf
 
 from accounting import InvalidInput
 from accounting.costs.mechanisms import PoissonGaussian
-from accounting.reports import NormGrid, ReportAccountant, SaddlePointReport
+from accounting.reports import SaddlePointReport
 from accounting.reports.calibration import noise_for_epsilon
 from accounting.reports.pld.pld_report import PldReport
 from tests.examples import examples
 from tests.unit.accounting.exact_deltas import gaussian_delta
 
 DELTA = 1e-5
-
-
-def epsilon_of(noise: float, rate: float, steps: int, delta: float, norm: float = 1.0) -> float:
-    report = ReportAccountant(PoissonGaussian(noise, rate), NormGrid(norm, 1))
-    return float(report.epsilon([steps], delta))
 
 
 @examples(40)
@@ -135,15 +130,3 @@ def test_where_sampling_alone_is_enough_the_least_noise_that_is_looked_at_is_ret
 
 
 # ------------------------------------------------------------------------- epsilon of a given noise
-
-
-@pytest.mark.parametrize(
-    ("noise", "rate", "steps", "published"), [(1.0, 0.01, 1000, 1.828), (0.65, 0.01, 2000, 7.751)]
-)
-def test_epsilon_of_dp_sgd_is_the_published_one(
-    noise: float, rate: float, steps: int, published: float
-) -> None:
-    epsilon = epsilon_of(noise, rate, steps, DELTA)
-    assert published - 1e-3 < epsilon < published + 1e-3
-    scaled = epsilon_of(3.0 * noise, rate, steps, DELTA, norm=3.0)
-    assert scaled == pytest.approx(epsilon, rel=1e-6)

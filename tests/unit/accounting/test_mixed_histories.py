@@ -18,7 +18,6 @@ from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi_report import RenyiReport
 from tests.examples import examples
 from tests.unit.accounting.exact_deltas import gaussian_delta
-from tests.unit.accounting.refusals import refused
 
 mpmath.mp.dps = 40
 
@@ -141,11 +140,3 @@ def test_divergences_of_mixed_histories_are_the_sums_of_those_of_each() -> None:
         for level, mechanism in enumerate(mechanisms)
     ]
     np.testing.assert_allclose(total, sum(parts), rtol=1e-12)
-
-
-def test_as_many_mechanisms_as_norms_are_asked_for() -> None:
-    for report in (PldReport, RenyiReport):
-        with refused("mechanisms"):
-            report([Gaussian(1.0)], np.ones(2))
-        with refused("mechanism"):
-            report([Gaussian(1.0), "laplace"], np.ones(2))

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from accounting import noise_for_epsilon
+from accounting import InvalidInput, gdp_to_delta, gdp_to_epsilon, noise_for_epsilon
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.reports import METHODS, Method, NormGrid, ReportAccountant
+from accounting.reports.pld.pld_report import PldReport
+from accounting.reports.saddlepoint import SaddlePointReport
+from tests.examples import grid
 
 GRID = NormGrid(1.0, 10)
 MECHANISMS = [Gaussian(2.0), PoissonGaussian(1.0, 0.05)]
@@ -60,9 +64,6 @@ def test_orders_given_are_the_orders_used() -> None:
     assert (np.delete(one, 3) > np.delete(both, 3)).all()
 
 
-# ------------------------------------------------------------------------------ the array returned
-
-
 def test_what_is_computed_from_a_report_is_a_plain_array() -> None:
     values = accountant(MECHANISMS[0]).epsilon(COUNTS, 1e-5, "renyi")
     for derived in (values * 2.0, np.sqrt(values), values > 1.0, values + values, np.copy(values)):
@@ -71,9 +72,6 @@ def test_what_is_computed_from_a_report_is_a_plain_array() -> None:
         assert type(number) is np.float64
     assert not values.flags.writeable
     assert not any(part.flags.writeable for part in values.bounds)
-
-
-# -------------------------------------------------------------------- mechanisms and wrong input
 
 
 @pytest.mark.slow
@@ -110,43 +108,93 @@ def test_several_mechanisms_have_their_histograms_side_by_side() -> None:
     assert one_grid.epsilon(np.ones(20, np.int64), 1e-5).shape == ()
 
 
-# -------------------------------------------------------------------------- extremes, no warnings
-
-NO_WARNING = pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
-
-
-@NO_WARNING
-@pytest.mark.parametrize("rate", [5e-324, 1e-310, 1e-290])
-@pytest.mark.parametrize("delta", [1e-5, 1e-300])
-def test_rates_at_the_end_of_float64_are_reported(rate: float, delta: float) -> None:
-    mechanism = PoissonGaussian(1.0, rate)
-    assert mechanism.sampling_rate == max(rate, 1e-290)
-    report = ReportAccountant(mechanism, NormGrid(1.0, 1))
-    assert 0.0 <= report.epsilon([2**46], delta) < math.inf
+PUBLISHED: dict[Method, tuple[float, float]] = {
+    **dict.fromkeys(("tightest", "pld", "saddlepoint"), (1.828, 7.751)),
+    "renyi": (2.10, 8.83),
+}
 
 
-@NO_WARNING
-@pytest.mark.parametrize("rate", [5e-324, 1e-320])
-def test_noise_is_found_for_rates_at_the_end_of_float64(rate: float) -> None:
-    assert 0.0 < noise_for_epsilon(2.0, 1e-5, 5, rate) <= 0.01
+@pytest.mark.parametrize("method", PUBLISHED)
+def test_epsilons_of_dp_sgd_are_the_published_ones(method: Method) -> None:
+    for noise, steps, published in zip((1.0, 0.65), (1000, 2000), PUBLISHED[method], strict=True):
+        report = ReportAccountant(PoissonGaussian(3.0 * noise, 0.01), NormGrid(3.0, 1))
+        lower, estimate, upper = report.epsilon([steps], 1e-5, method).bounds
+        if method == "saddlepoint":
+            assert lower <= published <= upper
+            assert estimate == pytest.approx(published, rel=0.02)
+        else:
+            assert lower <= estimate <= upper == pytest.approx(published, rel=1e-3)
 
 
-@NO_WARNING
+@pytest.mark.parametrize("kind", [PldReport, SaddlePointReport])
+@pytest.mark.parametrize("step", [Gaussian(4.0), PoissonGaussian(4.0, 1.0)])
+def test_unsampled_steps_agree_with_gaussian_dp_far_into_the_tail(kind: type, step) -> None:
+    norms = np.array([0.1, 0.25, 1.0])
+    counts = np.array([[400, 30, 2], [0, 0, 1], [10**6, 0, 0], [0, 0, 50]])
+    mu, report = np.sqrt(counts @ norms**2) / 4.0, kind(step, norms)
+    for delta in (0.3, 1e-5, 1e-60, 1e-250):
+        bounds, exact = report.epsilon(counts, delta), gdp_to_epsilon(mu, delta)
+        assert (bounds.lower <= exact).all()
+        assert (exact <= bounds.upper * (1.0 + 1e-12)).all()
+        np.testing.assert_allclose(bounds.upper, bounds.lower, rtol=5e-3, atol=1e-6)
+    for epsilon in (0.0, 0.5, 4.0, 20.0):
+        bounds, exact = report.delta(counts, epsilon), gdp_to_delta(mu, epsilon)
+        assert (bounds.lower <= exact * (1.0 + 1e-11)).all()
+        assert (exact <= bounds.upper * (1.0 + 1e-11) + 1e-322).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_steps_and_a_rate_of_zero_lose_nothing(method: Method) -> None:
+    for rate, counts in ((0.0, [5] * 10), (0.1, [0] * 10)):
+        report = accountant(PoissonGaussian(1.0, rate))
+        for found in (report.epsilon(counts, 1e-300, method), report.delta(counts, 0.0, method)):
+            assert [*found.bounds] == [0.0] * 3
+
+
+EXTREMES = [  # norm to noise, rate
+    *((1e-200, 1.0), (1e-9, 1.0 - 1e-9), (1e-3, 1e-300), (100.0, 1e-6), (1e3, 0.5), (1e200, 0.5)),
+    *((5.4, 1.0 - 2.0**-52), (1e-6, 0.999), (127.0, 0.5), (1e-300, 5e-324), (134.0, 0.0476)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
+@pytest.mark.parametrize("method", ["tightest", "saddlepoint"])
+@pytest.mark.parametrize(("history", "count"), grid(EXTREMES, [1, 1000, 2**46]))
+def test_extreme_histories_give_ordered_bounds(
+    history: tuple[float, float], count: int, method: Method
+) -> None:
+    """The saddle point may refuse: then its interval would say nothing."""
+    ratio, rate = history
+    report = ReportAccountant(PoissonGaussian(1.0, rate), NormGrid(ratio, 2))
+    asked = [(report.delta, epsilon) for epsilon in (0.0, 1.0, 50.0, 1e6, 1e300)]
+    asked += [(report.epsilon, delta) for delta in (1.0 - 2.0**-53, 0.5, 1e-5, 1e-300)]
+    for ask, level in asked:
+        with suppress(InvalidInput if method == "saddlepoint" else ()):
+            lower, estimate, upper = ask([[0, count], [count, 0]], level, method).bounds
+            assert (lower >= 0.0).all()
+            assert (lower <= estimate).all()
+            assert (estimate <= upper).all()
+            assert ask == report.epsilon or (upper <= 1.0).all()
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_delta_at_the_largest_epsilons_is_next_to_nothing(method: Method) -> None:
-    accountant = ReportAccountant(PoissonGaussian(1.0, 0.01), NormGrid(1.0, 2))
     for epsilon in (1e200, 1e308):
-        found = accountant.delta([3, 4], epsilon, method).bounds
+        found = accountant(MECHANISMS[1]).delta(COUNTS[0], epsilon, method).bounds
         assert found.lower == 0.0
         assert found.upper < 1e-80
 
 
-@NO_WARNING
-# Loss distributions of large norms have long grids; the saddle point has no bound.
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["renyi", "pld", "tightest"])
-def test_an_epsilon_is_found_where_loss_distributions_know_none(method: Method) -> None:
-    accountant = ReportAccountant([PoissonGaussian(1, 0.0476)], [NormGrid(134.0, 1)])
-    for delta in (0.1, 0.3, 0.9):
-        found = accountant.epsilon([8], delta, method).bounds
-        assert found.lower <= found.estimate <= found.upper
+def test_extreme_gaussian_histories_have_valid_lower_bounds() -> None:
+    # delta is 0 to hundreds of digits at the large epsilon, and below the ratio at epsilon 0.
+    for ratio, epsilon in ((1e13, 1e30), (1e-200, 0.0)):
+        report = ReportAccountant(Gaussian(1.0 / ratio), NormGrid(1.0, 1))
+        assert report.delta([1], epsilon).bounds.lower == 0.0
+    bounds = ReportAccountant(Gaussian(1e-120), NormGrid(1.0, 1)).epsilon([1], 1e-5).bounds
+    assert bounds.lower < bounds.upper == math.inf
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-320])
+def test_noise_is_found_for_rates_at_the_end_of_float64(rate: float) -> None:
+    assert 0.0 < noise_for_epsilon(2.0, 1e-5, 5, rate) <= 0.01
