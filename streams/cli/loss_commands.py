@@ -7,6 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +27,7 @@ from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user
 from streams.cli.table_files import Kind, check_file, check_package, complete_file, write_table
 from streams.config import Config
 from streams.failures import Exit
+from streams.operations.guarantees import ABOVE_BUDGET
 from streams.operations.rejected import utc
 from streams.records import FALSE_POSITIVE_RATE, HALT_REASONS, User
 from streams.replay.explain import AccountEvent, Explanation, Share
@@ -80,35 +83,52 @@ def explain(options: argparse.Namespace, config: Config) -> int:
 def _show_events(user: User, explanation: Explanation, delta: float | None) -> None:
     events = explanation.events
     say(f"User {plain(user)} ({kind_of(user)}). Confidential: show this to this user only.")
-    say("")
-    rows = [
-        {
-            "time, UTC": (utc(event.time) or "-")[:19].replace("T", " "),
-            "run": f"{event.dataset}/{event.run}" if event.run else event.dataset,
-            "step": event.step,
-            "what": event.what,
-            "norm": _norm(event),
-            "budget of": share.dataset,
-            "cost": _at_tightest(share, share.cost),
-            "spent": _at_tightest(share, share.spent),
-            "left": _at_tightest(share, share.left),
-            "epsilon": share.epsilon,
-            "why": _why(event, share),
-        }
-        for event in events
-        for share in event.budgets
-    ]
-    is_nested = len({row["budget of"] for row in rows}) > 1
-    show("event", rows, False, [name for name in rows[0] if is_nested or name != "budget of"])
+    for (dataset, run), some in groupby(events, lambda event: (event.dataset, event.run)):
+        rows = [
+            {
+                "time, UTC": (utc(event.time) or "-")[: len("2026-01-31T09:30")].replace("T", " "),
+                "step": _step(event),
+                "norm": _norm(event),
+                "budget of": share.dataset,
+                "cost": _part(share, share.cost),
+                "spent": _part(share, share.spent),
+                "what": ": ".join(filter(None, (event.what, _why(event, share)))),
+            }
+            for event in some
+            for share in event.budgets
+        ]
+        say(f"\n{plain(dataset)}/{plain(run)}" if run else f"\n{plain(dataset)}")
+        is_nested = any(row["budget of"] != rows[0]["budget of"] for row in rows)
+        show("event", rows, False, [name for name in rows[0] if is_nested or name != "budget of"])
     say("")
     for line in _summaries(events, delta):
         tell(line)
     tell(in_words([explanation.heads]))
 
 
+def _step(event: AccountEvent) -> str:
+    """Return the step with the query and the window that it answered, if they are known."""
+    from streams.answerer.answer_table import shown_moment
+
+    if event.step is None:
+        return "-"
+    window = None if event.start is None else shown_moment(datetime.fromisoformat(event.start))
+    found = (str(event.step), event.query, window, "corrected" if event.is_correction else None)
+    return " ".join(filter(None, found))
+
+
 def _at_tightest(share: Share, numbers: Sequence[float]) -> float | None:
     """Return the number at the order at which the largest part of the budget is spent."""
     return numbers[share.tightest] if numbers else None
+
+
+def _part(share: Share, numbers: Sequence[float]) -> str:
+    """Return what part of the budget an amount is, at that order."""
+    amount, budget = _at_tightest(share, numbers), _at_tightest(share, share.budget)
+    if amount is None or budget is None:
+        return "-"
+    percent = 100 * (amount / budget) ** share.power
+    return f"{percent:,.0f} %" if percent >= 100.0 else f"{percent:.3g} %"
 
 
 REMARKS = {reason.name: reason.remark for reason in HALT_REASONS.values()}
@@ -119,7 +139,7 @@ def _why(event: AccountEvent, share: Share) -> str:
     if event.refused_by == share.dataset:
         if event.exhausted or not share.left:
             return "nothing left"
-        return f"{plain(_at_tightest(share, share.asked))} was asked for"
+        return f"{_part(share, share.asked)} was asked for"
     if event.what == "earlier":
         known = ", and erased" if event.erased else ""
         return f"before offset {event.offset}, where the log begins{known}"
@@ -149,22 +169,23 @@ def _summaries(events: Sequence[AccountEvent], delta: float | None) -> Iterator[
         )
         squares = f" ({last.unit} adds in squares)" if last.power == 2 else ""
         yield (
-            f"Budget of {name} ({last.measure}, {last.unit}): {spent} of {budget} spent{order}, "
-            f"{left} left{squares}, after {len(steps)} steps, halted at {halted} of them."
+            f"Budget of {name} ({last.measure}, {last.unit}): {_part(last, last.spent)} spent, "
+            f"{spent} of {budget}{order}, {left} left{squares}, after {len(steps)} steps, halted "
+            f"at {halted} of them."
         )
         if last.budget_epsilon is None:
             yield "An epsilon belongs to a delta: give that of your statement (--delta)."
             continue
         where = "At every delta" if delta is None else f"At delta {delta:g} (--delta)"
-        spent_epsilon = (
+        so_far = (
             "There is no smaller epsilon, because norm levels may have followed sampling coins "
             "(sampled_levels in the policy)."
             if last.epsilon is None
-            else f"What was spent so far has epsilon {plain(last.epsilon)}, whenever the runs end. "
-            "Each holds by itself. The second can be larger, because it allows the outputs to "
-            "decide when the runs end."
+            else f"The part spent so far has any-time epsilon {plain(last.epsilon)}."
         )
-        yield f"{where}, the whole budget has epsilon {plain(last.budget_epsilon)}. {spent_epsilon}"
+        if last.epsilon is not None and last.epsilon > last.budget_epsilon:
+            so_far += f" {ABOVE_BUDGET}"
+        yield f"{where}, the whole budget has epsilon {plain(last.budget_epsilon)}. {so_far}"
 
 
 _REPORT_COLUMNS: Mapping[str, Kind] = {
@@ -180,9 +201,10 @@ _LOSS = ("dataset", "user", "steps", "spent", "remaining", "epsilon", "any_time_
 _PRIVATE = 0o600
 _MEANING = (
     "epsilon bounds the loss of a fixed schedule of the same steps. It is no guarantee if steps, "
-    "norms or the end of a run followed from released outputs; any_time_epsilon is one. In files "
-    "and with --json, true_positive_rate and advantage bound attacks on such a schedule that test "
-    "whether a user's data was used. The columns that begin with budget are guarantees."
+    f"norms or the end of a run followed from released outputs; any_time_epsilon is one. "
+    f"{ABOVE_BUDGET} In files and with --json, true_positive_rate and advantage bound attacks on "
+    "such a schedule that test whether a user's data was used. The columns that begin with budget "
+    "are guarantees."
 )
 
 

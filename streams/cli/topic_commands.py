@@ -25,7 +25,12 @@ from streams.cli.subjects import client_of, ids, nothing_of, user_of, warn_of_ab
 from streams.config import Config, Unavailable
 from streams.failures import Exit
 from streams.ledger.outputs import Channel
-from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
+from streams.operations.guarantees import (
+    ABOVE_BUDGET,
+    budget_epsilon,
+    spent_epsilon,
+    spent_share,
+)
 from streams.operations.rejected import Refusals, by_request, readable
 from streams.operations.status import DatasetStatus, datasets_of, read_datasets, read_glances
 from streams.records import OdometerRecord, Reason
@@ -34,6 +39,12 @@ from streams.sdk.followers import Followed, Reading, distinct_rejects
 from streams.sdk.kafka_connection import read_topic
 
 _HALT: Final = ("dataset", "run", "step", "user", "reason", "refused_by", "exhausted")
+_ODOMETER: Final = {
+    **{name: name for name in ("dataset", "user", "bound", "share")},
+    "epsilon": "any-time epsilon",
+    "budget_epsilon": "budget's epsilon",
+    "delta": "delta",
+}
 
 
 @command("halts", FILE_CLIENT, ONLY_RUN, FOLLOW, lines=("halt",))
@@ -83,7 +94,7 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
 
     with client_of(config) as turnstile:
         meanings = OdometerMeanings(config, turnstile.partitions)
-        if show("odometer", rows(), options.json, follow=options.follow):
+        if show("odometer", rows(), options.json, _ODOMETER, follow=options.follow):
             return Exit.OK
     what = "odometer records" if wanted is None else "odometer records of this user"
     return nothing_of(options.dataset, what, config)
@@ -98,6 +109,7 @@ class OdometerMeanings:
     def __init__(self, config: Config, partitions: int) -> None:
         self._config = config
         self._noted: set[str] = set()
+        self._has_explained = False
         self._datasets: dict[str, DatasetStatus | None] = {}  # None: it was not found
         self._is_there = True
         try:
@@ -128,11 +140,13 @@ class OdometerMeanings:
                 "because norm levels may follow sampling coins (sampled_levels)"
             )
         order = None if isinstance(odometer.order, UnsetType) else odometer.order
-        return {
-            "share": spent_share(policy, odometer.bound, order),
-            "epsilon": spent_epsilon(policy, odometer.bound, order, delta),
-            "budget_epsilon": budget_epsilon(policy, order, delta),
-        }
+        spent = spent_epsilon(policy, odometer.bound, order, delta)
+        whole = budget_epsilon(policy, order, delta)
+        if spent is not None and spent > whole and not self._has_explained:
+            self._has_explained = True
+            note(f"turnstile: {ABOVE_BUDGET}", is_wrapped=True)
+        share = spent_share(policy, odometer.bound, order)
+        return {"share": share, "epsilon": spent, "budget_epsilon": whole}
 
 
 @command(

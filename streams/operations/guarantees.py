@@ -16,6 +16,11 @@ from numpy.typing import NDArray
 from accounting import InvalidInput, from_units_down
 from streams.records import Policy
 
+ABOVE_BUDGET = (
+    "An any-time epsilon can be above that of the whole budget, because it allows the outputs to "
+    "decide when the runs end. It does not mean that more than the budget was spent."
+)
+
 Units = NDArray[np.integer]
 Numbers = NDArray[np.float64]
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from streams.failures import Exit, Failure
 from streams.kafka.results import Extent
 from streams.store.misfit import Suspensions
 from streams.store.snapshot import Manifest, Snapshot
 from streams.store.stored_state import StoredState
+
+if TYPE_CHECKING:
+    from streams.answerer.published_answers import AnswerRecord
 
 
 class UnreadableService(Failure):
@@ -108,6 +111,10 @@ class Archive(Protocol):
         Raises:
             MissingRecord: norms has a gap there. Gaps in other topics are skipped.
         """
+
+    def answers(self) -> Iterator[AnswerRecord]:
+        """Yield the published answers; none if they cannot be read."""
+        return iter(())
 
     def heads(self, partition: int) -> Sequence[StoredHead]:
         """Return the present head of each holder; ``lacking`` says why one is missing."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -44,6 +44,9 @@ from streams.records.users import UserIds, partitions_of
 from streams.replay.archive import Archive, StoredHead, UnreadableService
 from streams.replay.log_replay import Applied, LogReplay
 from streams.sdk.decisions import refusing_budget
+
+if TYPE_CHECKING:
+    from streams.answerer.published_answers import AnswerRecord
 
 _SAMPLED = PoissonGaussian(1.0, 0.5)
 What = Literal["earlier", "enrolled", "charged", "clipped", "halted", "erased"]
@@ -97,6 +100,10 @@ class AccountEvent:
         norm: the requested norm; for an enrolment, that of the highest level.
         granted: the admitted norm; 0 if the user was halted.
         level: the norm level, if it is a roster step.
+        query: the query that the step answered; None if no answer is known.
+        start: the start of the query's window, or of the block whose answers were corrected.
+        end: its end.
+        is_correction: whether the step corrected the answers of a block.
         refused_by: the dataset with too little left in its budget, if that is the reason for the
             HALT. None if a nested dataset's roster published the HALT before the log begins.
         reason: why the user was halted, as in ``Halt.reason``. None if the user was not, or if a
@@ -122,6 +129,10 @@ class AccountEvent:
     reason: str | None = None
     erased: bool = False
     exhausted: bool = False
+    query: str | None = None
+    start: str | None = None
+    end: str | None = None
+    is_correction: bool = False
     budgets: tuple[Share, ...] = ()
 
 
@@ -171,7 +182,28 @@ def explain(
         for event in events
         if dataset in (None, event.dataset, *(share.dataset for share in event.budgets))
     ]
-    return Explanation(shown, replay.heads)
+    return Explanation(_with_queries(shown, archive), replay.heads)
+
+
+def _with_queries(events: list[AccountEvent], archive: Archive) -> list[AccountEvent]:
+    """Return the events with the queries and the windows that their steps answered."""
+    steps = {(event.dataset, event.run, event.step) for event in events if event.step is not None}
+    known: dict[tuple[str, str, int | None], AnswerRecord] = {}
+    for record in archive.answers() if steps else ():
+        if (place := (record.dataset, record.run, record.step)) in steps:
+            known[place] = record
+    return [
+        replace(
+            event,
+            query=found.query,
+            start=found.start,
+            end=found.end,
+            is_correction=found.coverage == "all",
+        )
+        if (found := known.get((event.dataset, event.run, event.step)))
+        else event
+        for event in events
+    ]
 
 
 class _Account:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from kafka.errors import KafkaError
 
-from streams.config import Config, Unavailable
+from streams.config import Config, ConfigurationError, Unavailable
 from streams.kafka.authentic import RecordVerifier, header, verifier_of
 from streams.kafka.batches import FetchedRecord, Gap
 from streams.kafka.kafka_clients import new_producer
@@ -34,10 +35,14 @@ from streams.replay.archive import (
     UnreadableService,
     other_log,
 )
+from streams.sdk.errors import TurnstileError
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot, UnusableSnapshot
 from streams.store.store_port import Glance, StoreUnavailable
 from streams.store.stored_state import StoredState
+
+if TYPE_CHECKING:
+    from streams.answerer.published_answers import AnswerRecord
 
 _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 256, 8 * 1024 * 1024
 """The limits of what is read in one run of the event loop, or appended at once."""
@@ -97,6 +102,13 @@ class ServiceArchive(Archive):
                     f"{found.start} to {found.end} now. Records were deleted or lost while they "
                     "were read; try again"
                 ) from gap
+
+    def answers(self) -> Iterator[AnswerRecord]:
+        """Yield the published answers, up to one that cannot be read."""
+        from streams.answerer.published_answers import read_answers
+
+        with suppress(ConfigurationError, TurnstileError):  # no topic, no right to it, or no keys
+            yield from read_answers(self._config)
 
     def heads(self, partition: int) -> Sequence[StoredHead]:
         """Return the heads in Redis and in the last snapshot; Redis is asked only once."""

@@ -11,6 +11,7 @@ import pytest
 from streams import Turnstile
 from streams.cli.main import main
 from streams.failures import Exit
+from streams.operations.guarantees import ABOVE_BUDGET
 from streams.operations.status import DatasetStatus
 
 
@@ -49,3 +50,18 @@ def test_only_the_budget_has_an_epsilon_with_sampled_levels(
     hidden = dataset != "plain"
     assert {line["epsilon"] is None for line in shown} == {hidden}
     assert bool(captured.err) == hidden
+
+
+@pytest.mark.parametrize("further_steps", [0, 8])
+def test_any_time_epsilon_above_that_of_the_budget_is_explained_once(
+    further_steps: int, turnstile: Turnstile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = turnstile.run("plain", "r", take_over=True)
+    for _ in range(further_steps):
+        run.charge([7, 8], [1.0, 1.0], noise_stddev=4.0)
+    assert main(["odometer", "plain", "--json"]) == Exit.OK
+    captured = capsys.readouterr()
+    lines = [json.loads(line) for line in captured.out.splitlines()]
+    is_above = any(line["epsilon"] > line["budget_epsilon"] for line in lines)
+    assert is_above == bool(further_steps)
+    assert captured.err.count(ABOVE_BUDGET) == is_above

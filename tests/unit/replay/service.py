@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from streams import Turnstile
+from streams.answerer.published_answers import AnswerRecord
 from streams.kafka.results import Extent
 from streams.ledger.ledger import Ledger, Output
 from streams.records import encode, tombstone_offset
@@ -51,6 +52,7 @@ class Archived(MemoryConnection):
         self.starts: dict[tuple[str, int], int] = {}
         self.kept = [Kept() for _ in range(partitions)]
         self.publishing = True
+        self.published: list[AnswerRecord] = []
         for partition, kept in enumerate(self.kept):
             kept.fields = fields_of_nothing(topic, partition, partitions)
         self.clock = 1_700_000_000.0
@@ -107,6 +109,9 @@ class Archived(MemoryConnection):
             return super().read(*place)
         topic, partition, extent = place
         return self._stored(topic, partition, extent)
+
+    def answers(self) -> Iterator[AnswerRecord]:
+        return iter(self.published)
 
     def heads(self, partition: int) -> list[StoredHead]:
         """What ``kept`` and the last snapshot have."""

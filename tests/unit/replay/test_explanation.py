@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from accounting import Laplace
 from accounting.exact.units import from_units
 from streams import Turnstile
+from streams.operations.guarantees import ABOVE_BUDGET
 from streams.records import User
 from streams.replay.archive import UnreadableService
 from streams.replay.explain import AccountEvent, explain
 from tests.spending import spent_units
+from tests.unit.answerer.published import answer, correction, moment
 from tests.unit.replay.cli import command_on
 from tests.unit.replay.service import Archived, new_service, used
 
@@ -315,3 +318,60 @@ def test_epsilon_is_at_the_requested_delta() -> None:
         for delta in (1e-3, 1e-9)
     ]
     assert (epsilons[0] < epsilons[1]).all()
+
+
+def test_steps_of_an_answerer_are_explained_with_their_query_and_window() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("shop", measure="zcdp", budget=1.0)
+    for name in ("r", "other"):
+        run = turnstile.run("shop", name, take_over=True)
+        for _ in range(3):
+            run.charge([7], [1.0], noise_stddev=4.0)
+    first, second = (answer(number, 1.0, query="buyers") for number in range(2))
+    corrected = msgspec.structs.replace(correction([first, second], 1.0), step=2, query="buyers")
+    archived.published = [first, second, corrected]
+    events = events_of(archived, 7)
+    assert [(event.query, event.start, event.end, event.is_correction) for event in events] == [
+        ("buyers", moment(0), moment(1), False),
+        ("buyers", moment(1), moment(2), False),
+        ("buyers", moment(0), moment(2), True),
+        *[(None, None, None, False)] * 3,
+    ]
+    shown = command_on(archived, "explain", "--user", "7").out
+    assert "1 buyers 2026-01-02 " in shown
+    assert "2 buyers 2026-01-01 corrected" in shown
+
+
+def test_explanation_of_nested_budgets_is_a_table_at_100_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streams.cli.printing._width", lambda: 100)
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("shop", epsilon=1.0, delta=1e-6)
+    turnstile.create_dataset(
+        "shop-marketing", epsilon=1.0, delta=1e-6, parents="shop", on_exhaustion="clip"
+    )
+    run = turnstile.run("shop-marketing", "purchases-of-2026")
+    for _ in range(4):
+        run.charge([7], [100.0], noise_stddev=700.0, clip_norm=100.0)
+    archived.published = [
+        answer(number, 1.0, dataset="shop-marketing", run="purchases-of-2026", query="new-buyers")
+        for number in range(4)
+    ]
+    lines = command_on(archived, "explain", "--user", "7").out.splitlines()
+    assert max(map(len, lines[: lines.index("", 2)])) <= 100
+    assert sum(" new-buyers " in line for line in lines) == 2 * 4
+
+
+def test_any_time_epsilon_above_that_of_the_budget_is_not_taken_for_overspending() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("d", epsilon=1.0, delta=1e-6)
+    run = turnstile.run("d", "r")
+    for norm, is_above in ((0.1, False), (3.9, True)):
+        run.charge([7], [norm], noise_stddev=17.0)
+        share = events_of(archived, 7, delta=1e-6)[-1].budgets[0]
+        assert share.epsilon is not None
+        assert share.budget_epsilon is not None
+        assert (share.epsilon > share.budget_epsilon) == is_above
+        shown = command_on(archived, "explain", "--user", "7", "--delta", "1e-6").out
+        assert (ABOVE_BUDGET in shown) == is_above
