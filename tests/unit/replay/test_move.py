@@ -127,16 +127,10 @@ def test_interrupted_move_is_continued(path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("statement", ["UPDATE file SET moved_to", "COMMIT"])
 def test_move_that_cannot_be_recorded_appends_nothing(path: Path, statement: str) -> None:
-    def around(sql: str) -> Any:
-        if sql.startswith(statement):
-            raise files.error_of(sqlite3.SQLITE_IOERR)
-        yield
-
     service = Service()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files.Database, "around", staticmethod(around))
-        with pytest.raises((Unusable, UnusableFile)):
-            moved(path, service)
+    failing = files.failing(files.error_of(sqlite3.SQLITE_IOERR), before=statement)
+    with failing, pytest.raises((Unusable, UnusableFile)):
+        moved(path, service)
     assert service.archive.topics == {}
     with Turnstile.open(path) as t:
         assert charge(t)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import numpy as np
 
@@ -65,6 +66,21 @@ def error_of(code: int) -> sqlite3.Error:
     error = sqlite3.OperationalError("injected")
     error.sqlite_errorcode = code
     return error
+
+
+@contextmanager
+def failing(error: BaseException, *, before: str = "-", after: str = "-") -> Iterator[None]:
+    """Raise an error before or after each statement that begins like this."""
+
+    def around(sql: str) -> Iterator[None]:
+        if sql.startswith(before):
+            raise error
+        yield
+        if sql.startswith(after):
+            raise error
+
+    with patch.object(Database, "around", staticmethod(around)):
+        yield
 
 
 @contextmanager

@@ -48,6 +48,7 @@ def test_run_accepts_no_other_call_until_the_decision() -> None:
     service, run = opened()
     sent = ahead(run)
     assert_charged(service, times=1)
+    run.check_attempt()
     for call in (
         lambda: ahead(run),
         lambda: run.charge(USERS, NORMS, noise_stddev=4.0),
@@ -111,21 +112,6 @@ def test_handed_back_step_is_first_sent_where_it_was_decided() -> None:
         other.decision()
     assert ahead(run).decision().step == 0
     assert_charged(service, times=1)
-
-
-def test_last_of_two_unreleased_steps_is_handed_back() -> None:
-    service, run = opened()
-    for _ in range(3):
-        ahead(run).decision()
-    with pytest.raises(ReleaseUnknown):
-        service.open(released=0)
-    with pytest.raises(ReleaseUnknown):
-        service.open(released=-1, charges_ahead=True)
-    run = service.open(released=0, charges_ahead=True)
-    assert (run.step, run.interrupted) == (2, True)
-    assert ahead(run).decision().step == 2
-    assert_charged(service, times=3)
-    assert service.open(released=2, charges_ahead=True).step == 3
 
 
 def test_second_crash_is_survived_if_the_first_was_recorded() -> None:

@@ -30,7 +30,7 @@ ALONE = """
 import sys, threading
 from streams import Turnstile
 
-with Turnstile.open(sys.argv[1]) as turnstile:
+with Turnstile.open(*sys.argv[1:]) if sys.argv[1:] else Turnstile.in_memory() as turnstile:
     turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     assert turnstile.run("d", "r").charge([1], [1.0], noise_stddev=4.0).admitted.all()
     assert list(turnstile.halts(follow=False)) == []
@@ -39,8 +39,9 @@ print(heavy & set(sys.modules), threading.active_count())
 """
 
 
-def test_file_needs_no_client_of_a_server_and_no_thread(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", ALONE, str(tmp_path / "budgets.db")]
+@pytest.mark.parametrize("file", [[], ["budgets.db"]], ids=["in memory", "file"])
+def test_local_budgets_need_no_client_and_no_thread(tmp_path: Path, file: list[str]) -> None:
+    command = [sys.executable, "-c", ALONE, *(str(tmp_path / name) for name in file)]
     found = subprocess.run(command, check=True, capture_output=True, text=True)
     assert found.stdout == "set() 1\n"
 

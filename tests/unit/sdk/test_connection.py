@@ -86,9 +86,6 @@ def test_rejection_beats_an_answer_of_the_same_partition() -> None:
     waiting.receive(refusal(0))
     with pytest.raises(Fenced):
         waiting.result(NOW)
-
-
-def test_in_a_survey_the_first_reply_of_a_partition_counts() -> None:
     survey = PendingRequest("t", {0: SENT[0]}, NOW, to_the_end=True)
     survey.receive(answer(0))
     survey.receive(refusal(0))

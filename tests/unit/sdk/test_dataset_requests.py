@@ -103,13 +103,6 @@ def test_partial_withdrawal_can_be_completed_or_undone(lost: set[int]) -> None:
         assert service.open().charge([1], [1.0], noise_stddev=4.0).admitted.all()
 
 
-def test_a_service_of_one_partition_creates_and_withdraws() -> None:
-    service = Partitions(1)
-    service.create()
-    service.withdraw()
-    assert service.create(budget=2.0).budget == [2 * 2**44]
-
-
 def left_behind(budget: int = 2**44) -> bytes:
     policy = Policy(
         dataset="d", partitions=3, measure="zcdp", budget=[budget], odometer_step=[budget // 8]
@@ -127,18 +120,13 @@ def test_dataset_of_an_interrupted_client_can_be_withdrawn() -> None:
     assert service.open().policy.budget == [2**44]
 
 
-EPSILON_1 = {"epsilon": 1.0, "delta": 1e-5, "budget": None}
 OTHER_POLICIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "epsilon": (EPSILON_1, {**EPSILON_1, "epsilon": 2.0}),
-    "measure": ({"measure": "pure-dp"}, {}),
-    "mu": ({"measure": "gdp"}, {"measure": "gdp", "budget": 2.0}),
     "orders": (
         {"measure": "renyi", "orders": [2.0, 4.0], "budget": [1.0, 2.0]},
         {"measure": "renyi", "orders": [2.0], "budget": [1.0]},
     ),
     "several": ({}, {"on_exhaustion": "clip", "user_ids": "mixed"}),
     "access": ({"allow": {public("ada"): ["manage"]}}, {}),
-    "odometer": ({}, {"odometer_step": 0.5}),
     "one unit": ({}, {"budget": 1.0 + 2.0**-44}),
 }
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -15,25 +13,6 @@ from streams.sdk import memory_connection
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Unusable
 from tests.unit.sdk.partitions import Partitions
-
-ALONE = """
-import sys, threading
-from streams import Turnstile
-
-with Turnstile.in_memory() as turnstile:
-    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
-    assert turnstile.run("d", "r").charge([1], [1.0], noise_stddev=4.0).admitted.all()
-    assert list(turnstile.halts(follow=False)) == []
-heavy = {"kafka", "redis", "faust", "aiokafka", "scipy.special"}
-print(heavy & set(sys.modules), threading.active_count())
-"""
-
-
-@pytest.mark.process
-def test_memory_service_starts_no_thread() -> None:
-    command = [sys.executable, "-c", ALONE]
-    found = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert found.stdout == "set() 1\n"
 
 
 def test_forked_process_cannot_use_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,13 +163,6 @@ def test_incomplete_dataset_can_be_completed(missing: int) -> None:
     assert service.open().charge([1, 2, 3], np.ones(3), noise_stddev=4.0).admitted.all()
 
 
-def test_a_dataset_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(RequestRejected) as refused:
-        Partitions().open()
-    assert refused.value.reason is Reason.UNKNOWN_DATASET
-    assert not isinstance(refused.value, PartitionsDisagree)
-
-
 def test_a_run_is_not_opened_when_partitions_were_added() -> None:
     service = Partitions(2)
     service.create()
@@ -179,17 +172,6 @@ def test_a_run_is_not_opened_when_partitions_were_added() -> None:
     with pytest.raises(RequestRejected):
         service.create(budget=1.0)
     assert service.spent() == {}
-
-
-def test_unknown_run_is_not_closed() -> None:
-    service = Partitions()
-    with pytest.raises(RequestRejected) as rejected:
-        service.close_run()
-    assert rejected.value.reason is Reason.UNKNOWN_DATASET
-    service.create()
-    assert not service.close_run("typo")
-    assert not any(("d", "typo") in ledger.state.runs for ledger in service.ledgers)
-    service.withdraw()  # as nobody has used it
 
 
 def test_closing_a_resumed_run_is_rejected_in_one_partition() -> None:

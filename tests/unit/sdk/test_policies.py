@@ -4,7 +4,7 @@ from fractions import Fraction
 from inspect import signature
 
 import pytest
-from msgspec import UNSET, structs
+from msgspec import structs
 
 from accounting import budget_units, candidate_orders, gdp_budget, renyi_budgets, zcdp_budget
 from streams import Turnstile
@@ -40,12 +40,6 @@ def test_budgets_are_rounded_down_and_mu_counts_by_its_square():
     assert policy(measure="renyi", orders=[8, 32], epsilon=8.0, delta=1e-5).budget == [
         int(Fraction(number) * UNIT) for number in budgets.tolist()
     ]
-
-
-def test_user_ids_are_unset_by_default():
-    assert policy(budget=1).user_ids is UNSET
-    for kind in ("one-kind", "integer", "string", "mixed"):
-        assert policy(budget=1, user_ids=kind).user_ids == kind
 
 
 def test_pure_dp_needs_no_delta():
@@ -97,7 +91,11 @@ UNUSABLE = [
     {"share_of": WHOLE, "share": 0.5, "parents": "other"},
     {"share_of": WHOLE, "share": 0.5, "user_ids": "string"},
     {"share_of": OWN_ORDER, "share": 0.5},
+    {"share_of": "d", "share": 0.5},
     {"measure": "steps", "budget": 1},
+    {"measure": "gdp", "budget": 1, "noise_multiplier": 2.0},
+    {"measure": "steps", "budget": 3, "noise_multiplier": 2.0, "on_exhaustion": "clip"},
+    {"measure": "steps", "epsilon": 1e-3, "delta": 1e-9, "noise_multiplier": 0.5},
     {"measure": "steps", "budget": 1.5, "noise_multiplier": 1.0},
     {"measure": "steps", "budget": [], "noise_multiplier": 1.0},
     {"budget": 1, "pseudonyms": "0" * 16, "user_ids": "string"},
@@ -114,13 +112,6 @@ def test_invalid_policy_is_rejected(arguments):
 def test_unknown_term_is_rejected_even_without_a_value():
     with pytest.raises(TypeError):
         policy(budget=1, epsilom=None)
-
-
-def test_error_names_the_term_as_it_was_given():
-    for term, value in (("user_ids", "uuid"), ("sampled_levels", 3), ("share", 1e-20)):
-        budget = {"share_of": WHOLE} if term == "share" else {"budget": 1}
-        with pytest.raises(InvalidRequest, match=f"{term} is {value!r}"):
-            policy(**budget, **{term: value})
 
 
 def test_signature_shows_every_term_with_its_default():

@@ -52,12 +52,6 @@ def test_spellings_of_one_id_are_one_user(same):
     assert one == other
 
 
-def test_pseudonyms_of_another_key_have_nothing_in_common():
-    ids = UserIds(list(map(str, range(10_000))))
-    one, other = Pseudonyms(KEY).of(ids), Pseudonyms(OTHER_KEY).of(ids)
-    assert len({*one.tolist(), *other.tolist()}) == 20_000
-
-
 def test_log_contains_no_id():
     connection = Recorded()
     turnstile, run = opened(connection)
@@ -93,18 +87,6 @@ def test_a_roster_has_pseudonyms_too():
             assert odometer.user == user
 
 
-def test_unseen_user_keeps_the_pseudonym():
-    connection = Recorded()
-    _, run = opened(connection)
-    run.charge(NAMES, np.full(5, 9.0), noise_stddev=1.0)
-    other = Turnstile(connection=connection, pseudonym_key=KEY)
-    known = Pseudonyms(KEY)
-    known.of(UserIds(NAMES))
-    told = [halt.user for halt in other.halts(follow=False)]
-    assert sorted(map(known.user_of, told)) == sorted(NAMES)
-    assert all(isinstance(user, int) for user in told)
-
-
 @pytest.mark.parametrize("key", [None, OTHER_KEY])
 def test_another_key_cannot_charge_a_dataset(key):
     connection = Recorded()
@@ -114,13 +96,6 @@ def test_another_key_cannot_charge_a_dataset(key):
         turnstile.run("d", "r")
     with pytest.raises(PolicyChanged):
         turnstile.create_dataset("d", measure="zcdp", budget=1.0)
-
-
-def test_a_dataset_without_pseudonyms_is_not_charged_with_a_key():
-    connection = Recorded()
-    opened(connection, key=None)
-    with pytest.raises(InvalidRequest):
-        Turnstile(connection=connection, pseudonym_key=KEY).run("d", "r")
 
 
 def test_a_budget_over_several_datasets_has_one_key():
@@ -150,12 +125,6 @@ def test_equal_pseudonyms_in_one_step_are_rejected(monkeypatch):
 def test_key_of_invalid_length_is_rejected(key):
     with pytest.raises(InvalidRequest):
         Turnstile.in_memory(pseudonym_key=key)
-
-
-def test_with_a_key_a_dataset_has_integers():
-    turnstile = Turnstile.in_memory(pseudonym_key=KEY)
-    with pytest.raises(InvalidRequest):
-        turnstile.create_dataset("d", measure="zcdp", budget=1.0, user_ids="string")
 
 
 def test_ids_of_many_pseudonyms_are_found():

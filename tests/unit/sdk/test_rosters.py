@@ -76,13 +76,6 @@ def test_ids_go_once_and_a_step_sends_what_changed() -> None:
     assert sum(len(r.levels) for r in by_step[4]) == 120
 
 
-def test_a_restart_sends_no_ids_again() -> None:
-    service, _, roster = begun()
-    roster.charge(noise_stddev=4.0)
-    enrolled(service.open()).charge(noise_stddev=4.0)
-    assert sum(len(r.users) // 8 for r in records(service, Enrol)) == len(USERS)
-
-
 # --- a step that was interrupted ------------------------------------------------------------------
 
 PLACES = [{0}, {1, 2}, {0, 1, 2}]
@@ -108,21 +101,6 @@ def test_handed_back_step_is_charged_once(reached: set[int]) -> None:
     expected = (1.0 + step.clip_norms**2) / 32
     np.testing.assert_allclose([spent[user] for user in USERS], expected, rtol=1e-9)
     assert service.rejects == []
-
-
-@pytest.mark.parametrize("place", range(3))
-def test_step_that_timed_out_is_charged_once_unchanged(place: int) -> None:
-    service, _, roster = begun()
-    roster.set_norms(NORMS)
-    service.mute = {place}
-    with pytest.raises(DecisionTimeout):
-        roster.charge(noise_stddev=4.0)
-    service.mute = set()
-    with pytest.raises(InvalidRequest):
-        roster.charge(noise_stddev=5.0)
-    step = roster.charge(noise_stddev=4.0)
-    spent = service.spent()
-    np.testing.assert_allclose([spent[user] for user in USERS], step.clip_norms**2 / 32, rtol=1e-9)
 
 
 def test_other_content_for_a_handed_back_step_is_rejected() -> None:

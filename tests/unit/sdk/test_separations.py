@@ -40,14 +40,6 @@ def test_too_soon_is_in_the_order_of_the_users(service: Partitions) -> None:
     assert not second.exhausted.any()
 
 
-def test_runs_without_separation_have_no_too_soon(service: Partitions) -> None:
-    run = service.open()
-    assert run.min_separation is None
-    decisions = [run.charge(USERS, np.ones(8), noise_stddev=4.0) for _ in range(4)]
-    assert decisions[-1].halted.all()
-    assert not decisions[-1].too_soon.any()
-
-
 def test_a_halt_says_whether_the_budget_or_the_separation_is_why(service: Partitions) -> None:
     run = service.open(min_separation=2)
     for norms in ([1.0, 1.0], [1.0, 9.0], [1.0, 1.5]):
@@ -99,13 +91,6 @@ def test_invalid_separation_publishes_nothing(service: Partitions, wrong: Any) -
     assert [len(log) for log in service.logs] == sent
 
 
-def test_run_with_separation_has_no_roster(service: Partitions) -> None:
-    run = service.open(min_separation=2)
-    with pytest.raises(InvalidRequest):
-        run.enrol(USERS, clip_norm=1.0)
-    assert run.charge(USERS, np.ones(8), noise_stddev=4.0).admitted.all()
-
-
 def test_handed_back_step_is_completed_as_it_was_decided(service: Partitions) -> None:
     run = service.open(min_separation=2)
     run.charge(USERS[:4], np.ones(4), noise_stddev=4.0)
@@ -118,24 +103,26 @@ def test_handed_back_step_is_completed_as_it_was_decided(service: Partitions) ->
     assert (after.too_soon == ~lost.too_soon).all()
 
 
-def forged(decision: Decision) -> list[Decision]:
-    return [
-        replace(decision, reasons=b"\0"),
-        replace(decision, reasons=bytes([TOO_SOON])),
-        replace(decision, admitted=bytes(len(decision.admitted))),
-    ]
+FORGED = [
+    {"reasons": b"\0"},
+    {"reasons": bytes([TOO_SOON])},
+    {"reasons": b"\1" * 9},
+    {"admitted": b"\0"},
+]
 
 
-def test_decision_that_admits_a_too_soon_user_is_invalid(
-    service: Partitions,
-) -> None:
+def test_decision_with_inconsistent_reasons_is_invalid(service: Partitions) -> None:
     run = service.open(min_separation=2)
     heard: list[Answer] = []
     service.heard = lambda decision: [heard.append(decision), decision][1:]
     run.charge(USERS, np.ones(8), noise_stddev=4.0)
     (decision, *_) = (d for d in heard if isinstance(d, Decision) and d.users)
     assert fits(decision)
-    assert not any(map(fits, forged(decision)))
+    assert not any(fits(replace(decision, **changes)) for changes in FORGED)
+    service.turnstile.erase(1)
+    decided = run.charge(USERS, np.ones(8), noise_stddev=4.0)
+    assert decided.erased.tolist() == [user == 1 for user in USERS]
+    assert (decided.too_soon == ~decided.erased).all()
     service.heard = lambda decision: [replace(decision, reasons=bytes([TOO_SOON]))]
     with pytest.raises(ConflictingDecisions):
         run.charge(USERS, np.zeros(8), noise_stddev=4.0)

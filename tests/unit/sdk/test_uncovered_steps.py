@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from accounting import Gaussian, Laplace, PoissonGaussian, PureDP, banded_steps
-from streams import InvalidRequest, Turnstile, UncoveredStep
+from streams import Turnstile, UncoveredStep
 from streams.queries import QueryAnswerer
 
 USERS = [1, 2, 3, "four"]
@@ -105,13 +105,6 @@ def test_the_measure_of_the_parent_counts_as_well():
             roster.charge(noise_stddev=1.0, sampling_rate=0.5)
         assert refused.value.measure == "gdp"
         assert roster.charge(noise_stddev=1.0).admitted.all()
-
-
-def test_sampled_step_without_a_roster_is_invalid():
-    turnstile, run = opened({"measure": "renyi", "epsilon": 1.0, "delta": 1e-5})
-    with turnstile, pytest.raises(InvalidRequest) as refused:
-        run.charge(USERS, np.ones(4), mechanism=SAMPLED)
-    assert not isinstance(refused.value, UncoveredStep)
 
 
 @pytest.mark.parametrize("sampling_rate", [0.1, 1.0])
