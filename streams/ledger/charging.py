@@ -6,6 +6,7 @@ Each raises ``Rejection`` for the first reason that applies, and then nothing ha
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,15 +15,17 @@ from msgspec import UNSET
 from accounting.filters.roster_columns import MAX_STEPS
 from streams.ledger.accrual import count_rosters, open_budgets_of, store_settled
 from streams.ledger.budgets import Budgets
+from streams.ledger.collecting import check_not_collecting, collect, with_collected
 from streams.ledger.datasets import check_hold
 from streams.ledger.outputs import (
     Output,
     Place,
     answer,
-    answer_to,
+    decided,
     halted_of,
     odometer_output,
     published_halts,
+    reject,
 )
 from streams.ledger.roster_members import MemberRows, changed_levels, cost_tables, enrolment
 from streams.ledger.run_states import (
@@ -46,6 +49,8 @@ from streams.records import (
     Decision,
     Enrol,
     Enrolled,
+    NormEvent,
+    NormEvents,
     Reason,
     Rejection,
     RosterDecision,
@@ -60,16 +65,20 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     budgets, run = _current(state, charge)
     digest = charge_digest(charge)
     if charge.step == run.step:
-        return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
+        return decided(charge, stored_decision(run, charge, digest))
     check_next_step(run, charge)
+    terms = state.collecting.get(charge.address)
+    charge = with_collected(charge, terms, state.collected, budgets)
     count = count_of(charge.users)
-    check_request(count)
+    if charge.collected is UNSET:
+        check_request(count)
     check_balances(count, budgets.orders)
     held = [(accounts.policy, accounts.first_user) for accounts in budgets.accounts]
     users, norms, mechanism = check_charge(charge, held)
     users = budgets.known_as(users)
     sought = [accounts.seek(users) for accounts in budgets.accounts]
-    check_decision(users, clips=budgets.clips)
+    if charge.collected is UNSET:
+        check_decision(users, clips=budgets.clips)
     slots, takes_part, too_soon = sought[0].slots, norms > 0, None
     separation = state.separations.get(charge.address, UNSET)
     if separation is not UNSET:
@@ -82,6 +91,14 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
         taking_part = slots[admitted & takes_part]
         state.participants.take_part(charge.address, charge.step, separation, taking_part)
     store_settled(state, budgets.accounts)
+    collected: dict[str, Any] = {}
+    if charge.collected is True:
+        allowed = norms.copy()
+        allowed[outcome.clipped] = outcome.granted
+        collected["collected"] = users.select(np.flatnonzero(admitted)).pack()
+        collected["norms"] = pack_norms(allowed[admitted])
+    if terms is not None:
+        state.collected.drop(charge.address, charge.step)
     decision = answer(
         Decision,
         charge,
@@ -95,18 +112,33 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
         budgets=budgets.names,
         clipped=outcome.clipped.astype("<u4").tobytes(),
         granted=pack_norms(outcome.granted),
+        **collected,
     )
     odometers = (
         odometer_output(dataset, risen, place)
         for dataset, raised in outcome.raised
         for risen in raised
     )
-    return [_decided(state, run, charge, decision), *odometers]
+    return [*_decided(state, run, charge, decision), *odometers]
+
+
+def collect_norms(
+    state: State, place: Place, request: NormEvent | NormEvents, value: bytes
+) -> list[Output]:
+    """Collect norm events: one reject for each that does not count, and nothing for the others."""
+    budgets = open_budgets_of(state, request.dataset)
+    run = under_current_attempt(state.runs.get(request.address), request)
+    home, terms = (place.partition, state.partitions), state.collecting.get(request.address)
+    return [
+        reject(value if event is request else encode(event), event, rejection, run.attempt, place)
+        for event, rejection in collect(request, run, terms, state.collected, budgets, home)
+    ]
 
 
 def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
     """Append users to a run's roster."""
     budgets, run = _current(state, request)
+    check_not_collecting(request, state.collecting.get(request.address))
     check_roster(request, state.separations.get(request.address, UNSET))
     known = state.rosters.get(request.address)
     rows = state.rosters.rows.get(request.address, MemberRows())
@@ -149,7 +181,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
     budgets, run = _current(state, charge)
     digest = roster_digest(charge)
     if charge.step == run.step:
-        return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
+        return decided(charge, stored_decision(run, charge, digest))
     check_next_step(run, charge)
     if run.roster_steps >= MAX_STEPS:
         detail = f"the roster has taken {MAX_STEPS} steps, and takes no more: use another run"
@@ -197,7 +229,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
         exhausted = members.is_exhausted(outcome.halted)
         reasons = budgets.reasons(halted, outcome.refused_by)
         halts = halted_of(charge, halted, exhausted, reasons, budgets.names, place)
-    return [_decided(state, run, charge, decision), *halts, *odometers]
+    return [*_decided(state, run, charge, decision), *halts, *odometers]
 
 
 def _current(state: State, request: Charge | ChargeRoster | Enrol) -> tuple[Budgets, RunState]:
@@ -213,15 +245,15 @@ def _decided(
     run: RunState,
     charge: Charge | ChargeRoster,
     decision: Decision | RosterDecision,
-) -> Output:
+) -> list[Output]:
     """Store and return the decision about a step: the same is returned if it is sent again."""
-    packed, of_roster = encode(decision), isinstance(charge, ChargeRoster)
+    of_roster = isinstance(charge, ChargeRoster)
     state.runs[charge.address] = msgspec.structs.replace(
         run,
         step=charge.step,
         digest=decision.digest,
-        decision=packed,
+        decision=encode(decision),
         of_roster=of_roster,
         roster_steps=run.roster_steps + of_roster,
     )
-    return answer_to(charge, packed)
+    return decided(charge, decision)

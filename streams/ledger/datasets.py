@@ -45,6 +45,7 @@ from streams.ledger.accrual import (
 )
 from streams.ledger.authorization import check_access
 from streams.ledger.budgets import Budgets
+from streams.ledger.collecting import MAX_AHEAD, terms_of
 from streams.ledger.erasure import check_key
 from streams.ledger.outputs import Output, Place, answer, answer_to, tombstone_of
 from streams.ledger.partition_errors import LayoutMismatch
@@ -178,8 +179,11 @@ def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
     known, separation = state.runs.get(address), state.separations.get(address, UNSET)
     run = opened(known, request)
     asked = separation_of(request, known, run, separation, has_roster=address in state.rosters)
+    terms = terms_of(request, known, state.collecting.get(address), budgets)
     take_hold(state, budgets, request, known, run)
     state.runs[address] = run
+    if terms is not None and address not in state.collecting:
+        state.collecting[address] = terms
     if asked is not UNSET and asked != separation:
         state.separations[address] = asked
     return answer(
@@ -191,6 +195,7 @@ def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
         policy=budgets.own.policy,
         outer=budgets.policies[1:] if budgets.is_nested else UNSET,
         min_separation=asked,
+        collect=UNSET if terms is None else terms,
     )
 
 
@@ -266,6 +271,8 @@ def _end_run(state: State, address: Address, run: RunState) -> None:
     drop_roster(state, address)
     if (separation := state.separations.pop(address, None)) is not None:
         state.participants.drop(address, separation)
+    if state.collecting.pop(address, None) is not None:
+        state.collected.drop(address, run.step + MAX_AHEAD)
 
 
 def _policies_around(state: State, policy: Policy) -> list[Policy]:
@@ -371,6 +378,8 @@ def _erase_in(state: State, family: Sequence[str], request: Erase) -> tuple[list
         The datasets in which the user is erased now, and those in which this request did it.
     """
     there = [state.datasets[name] for name in state.policies.with_nested(*family)]
+    for accounts in there:
+        state.collected.erase(accounts.policy.dataset, request.user)
     found = UserIds([request.user])
     members = [accounts for accounts in there if accounts.knows(found)[0]]
     if not members:

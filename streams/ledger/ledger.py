@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from streams.ledger.charging import charge, charge_roster, enrol
+from streams.ledger.charging import charge, charge_roster, collect_norms, enrol
 from streams.ledger.datasets import (
     close_dataset,
     close_run,
@@ -41,6 +41,8 @@ from streams.records import (
     Enrol,
     Erase,
     Import,
+    NormEvent,
+    NormEvents,
     OpenRun,
     Policy,
     Rejection,
@@ -182,7 +184,7 @@ class Ledger:
             if self.state.retired:
                 check_retired(self.state, request)
             self.state.authorization.check(request, sender)
-            outputs = self._apply(place, request, sender)
+            outputs = self._apply(place, request, sender, value or b"")
         except Rejection as rejection:
             request = request or rejection.request
             run = self.state.runs.get(request.address) if request else None
@@ -212,13 +214,17 @@ class Ledger:
             [_run_summary(run, state.rosters) for _, run in runs[:MOST_RUNS]],
         )
 
-    def _apply(self, place: Place, request: Request, sender: Sender | None) -> list[Output]:
+    def _apply(
+        self, place: Place, request: Request, sender: Sender | None, value: bytes
+    ) -> list[Output]:
         answer: Answer
         match request:
             case Charge():
                 return charge(self.state, place, request)
             case ChargeRoster():
                 return charge_roster(self.state, place, request)
+            case NormEvent() | NormEvents():
+                return collect_norms(self.state, place, request, value)
             case Erase():
                 return erase(self.state, place, request, sender)
             case Enrol():

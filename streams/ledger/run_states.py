@@ -29,6 +29,8 @@ from streams.records import (
     CloseRun,
     Decision,
     Enrol,
+    NormEvent,
+    NormEvents,
     OpenRun,
     Reason,
     Rejection,
@@ -109,20 +111,22 @@ def _confirmed(run: RunState | None, request: OpenRun, token: str) -> RunState:
 
 
 def under_current_attempt(
-    run: RunState | None, request: Charge | ChargeRoster | CloseRun | Enrol
+    run: RunState | None,
+    request: Charge | ChargeRoster | CloseRun | Enrol | NormEvent | NormEvents,
 ) -> RunState:
-    """Return a run if a request quotes its current attempt.
+    """Return a run if a request quotes its current attempt; norm events may quote none.
 
     Raises:
         Rejection: UNKNOWN_RUN, RUN_CLOSED (but for closing it) or OLDER_ATTEMPT.
     """
-    if run is None or request.attempt > run.attempt:
-        detail = f"attempt {request.attempt} of run {request.run!r} was never opened"
+    attempt = 1 if request.attempt is UNSET else request.attempt
+    if run is None or attempt > run.attempt:
+        detail = f"attempt {attempt} of run {request.run!r} was never opened"
         raise Rejection(Reason.UNKNOWN_RUN, detail)
     if run.closed and not isinstance(request, CloseRun):
         raise Rejection(Reason.RUN_CLOSED, _is_closed(run))
-    if request.attempt < run.attempt:
-        detail = f"attempt {request.attempt} was fenced by attempt {run.attempt}"
+    if attempt < run.attempt and request.attempt is not UNSET:
+        detail = f"attempt {attempt} was fenced by attempt {run.attempt}"
         raise Rejection(Reason.OLDER_ATTEMPT, detail)
     return run
 

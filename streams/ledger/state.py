@@ -26,6 +26,7 @@ import msgspec
 from streams.ledger.accounts import AccountDelta, Accounts, Page
 from streams.ledger.authorization import Access, Authorization
 from streams.ledger.budgets import Policies
+from streams.ledger.collecting import Collected
 from streams.ledger.columns import PAGE_ROWS, RowDelta
 from streams.ledger.erasure import ErasedUsers, ErasureKeys, KeysInUse
 from streams.ledger.partition_errors import LayoutMismatch, UnknownState
@@ -33,7 +34,7 @@ from streams.ledger.roster_members import MemberDelta, Rosters
 from streams.ledger.run_states import Runs
 from streams.ledger.separation import Participants, Separations
 from streams.ledger.tracked import Address, Tracked
-from streams.records import Holder, encode
+from streams.records import CollectTerms, Holder, encode
 
 AnyTracked = TypeVar("AnyTracked", bound=Tracked[Any])
 _PAGE, _MEMBERS = "page:", "members:"
@@ -101,6 +102,8 @@ class State:
         rosters: (dataset, run) -> the terms of a run's roster.
         separations: (dataset, run) -> the minimum separation of a run, if it has one.
         participants: (dataset, run, place) -> the participants of their last steps.
+        collecting: (dataset, run) -> the terms under which a run collects norms, if it does.
+        collected: (dataset, run, step, number) -> norms that were collected.
         holds: (outermost dataset,) -> the run that holds its budget, if one does.
         closed: (dataset,) -> the offset from which on it is closed, if it is.
         erasure: the keys that hashes of erased users were made with.
@@ -131,6 +134,8 @@ class State:
         self.rosters = self.keep(Rosters())
         self.separations = self.keep(Separations())
         self.participants = self.keep(Participants())
+        self.collecting: Tracked[CollectTerms] = self.keep(Tracked("collecting", CollectTerms))
+        self.collected = self.keep(Collected())
         self.holds: Tracked[Holder] = self.keep(Tracked("hold", Holder))
         self.closed: Tracked[int] = self.keep(Tracked("closed", int))
         self.keep(self.erasure)

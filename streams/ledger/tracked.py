@@ -28,7 +28,7 @@ Default = TypeVar("Default")
 Address: TypeAlias = tuple[str, ...]
 
 _GONE = encode(None)
-_ENTRY_BYTES = 512
+ENTRY_BYTES = 512
 """The size of an entry's name and encoding overhead, in bytes."""
 
 
@@ -129,7 +129,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
 
     def _note(self, address: Address, packed: bytes) -> None:
         before = self._changes.get(address)
-        self.changed_bytes += len(packed) - (-_ENTRY_BYTES if before is None else len(before))
+        self.changed_bytes += len(packed) - (-ENTRY_BYTES if before is None else len(before))
         self._changes[address] = packed
         self._changed_pages.add(address)
 

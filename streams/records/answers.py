@@ -22,7 +22,7 @@ from streams.records.fields import (
     User,
     Users,
 )
-from streams.records.requests import Holder, Policy, Request
+from streams.records.requests import CollectTerms, Holder, Policy, Request
 
 
 class _OfLog(Record, frozen=True):
@@ -80,6 +80,8 @@ class RunOpened(_AboutRun, frozen=True, tag="run-opened"):
     then theirs, each where it is met first. Absent without ancestors."""
     min_separation: int | UnsetType = UNSET
     """The run's minimum separation. Absent without one."""
+    collect: CollectTerms | UnsetType = UNSET
+    """The terms under which the run collects norm events. Absent if it does not."""
 
 
 class RunClosed(_AboutRun, frozen=True, tag="run-closed"):
@@ -178,6 +180,17 @@ class Decision(_AboutStep, frozen=True, tag="decision"):
     """Packed little-endian uint32: the positions granted less than requested. Under clip only."""
     granted: bytes = b""
     """Packed little-endian float64: the granted norms of the clipped positions."""
+    collected: Users | UnsetType = UNSET
+    """The ids of the admitted users, in the order of their positions. For a charge of collected
+    norms only, as is ``norms``. Nothing may be released of any other user."""
+    norms: bytes | UnsetType = UNSET
+    """Packed little-endian float64: the granted norm of each user in ``collected``, to which the
+    user's contribution must be clipped."""
+    part: int | UnsetType = UNSET
+    """The number of this part of the decision, from 0. A large decision has several parts, each
+    about some users of the charge, in their order. If one is missing, there is no decision."""
+    parts: int | UnsetType = UNSET
+    """The number of parts. Absent if there is one."""
 
 
 class Enrolled(_AboutRun, frozen=True, tag="enrolled"):
@@ -403,6 +416,13 @@ class Reason(StrEnum):
     """No user has been enrolled in the run."""
     ROSTER_CHANGED = "roster-changed"
     """The roster has other users, another clip norm, another grid or another number of members."""
+    NOT_COLLECTING = "not-collecting"
+    """The run was opened without ``collect``, so it takes no norm events and decides no collected
+    norms. Or it was opened with it, so it has no roster and its charges name no users."""
+    COLLECT_CHANGED = "collect-changed"
+    """The run collects norms under other terms, or not at all; the terms never change."""
+    STEP_DECIDED = "step-decided"
+    """The norm event is late: its step was decided."""
     TOO_LARGE = "too-large"
     """A fixed maximum is exceeded. A request has at most 524288 users and 8 MiB. Its step changes
     at most 3145728 accounts (users x budgets) and 16777216 balances (users x orders, over all
@@ -429,7 +449,16 @@ class Reason(StrEnum):
     DUPLICATE_USER = "duplicate-user"
     """A user appears twice in a step or in a roster."""
     WRONG_PARTITION = "wrong-partition"
-    """The user lives in another partition."""
+    """The user lives in another partition. A client that publishes norm events must use the
+    partitioner murmur2; in librdkafka this is ``partitioner=murmur2_random``."""
+    USER_ERASED = "user-erased"
+    """The norm event is that of an erased user."""
+    NORM_CHANGED = "norm-changed"
+    """Another norm of the user was collected for the step, and it counts."""
+    TOO_MANY_NORMS = "too-many-norms"
+    """More norms were sent for the step than a partition collects, 1048576, or fewer with several
+    budgets or long ids. The step gets no decision, because otherwise the order of the events would
+    decide who is left out."""
 
 
 MAX_DETAIL = 500
@@ -499,6 +528,9 @@ class Rejected(Record, frozen=True, tag="rejected"):
     """For policy-changed: the policy that the dataset has."""
     holder: Holder | None = None
     """For budget-held: the run that holds the budget, if one does."""
+    user: IntegerUser | StringUser | UnsetType = UNSET
+    """For a norm event: its user, unless the user was erased. Other events of the same record may
+    have been collected."""
 
 
 def odometer_key(dataset: str, user: User) -> bytes:

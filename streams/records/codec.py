@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET
 
-from streams.records.answers import Answer, Reason, Rejection
+from streams.records.answers import Answer, Reason, Rejected, Rejection
 from streams.records.fields import RESERVED, VERSION, User
 from streams.records.requests import (
     Charge,
     ChargeRoster,
     Enrol,
     Erase,
+    NormEvent,
+    NormEvents,
     Request,
     Sender,
     Signed,
@@ -24,6 +27,12 @@ MAX_REQUEST_BYTES = 8 * 1024 * 1024
 
 MAX_CHARGE_USERS = 2**19
 """The maximum number of users of one charge or enrolment."""
+
+MAX_COLLECTED = 2**20
+"""The maximum number of norm events that a partition collects for one step."""
+
+MAX_COLLECTED_BYTES = 32 * 1024 * 1024
+"""The maximum size of their ids and norms."""
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """The maximum size of a record of the topic ``halts``."""
@@ -51,6 +60,16 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 encode = _ENCODER.encode
 """Encode any record as MessagePack."""
+
+
+def encode_rejected(rejected: Rejected) -> bytes:
+    """Return a reject as MessagePack.
+
+    As a struct it would have another header than recorded rejects: the encoder counts fields that
+    a struct might have, and ``user`` is the 16th.
+    """
+    fields = {k: v for k, v in msgspec.structs.asdict(rejected).items() if v is not UNSET}
+    return encode({"type": "rejected", **fields})
 
 
 def decode_request(value: bytes | None) -> Request:
@@ -109,11 +128,18 @@ def _check_content(request: Request) -> None:
         if isinstance(packed, bytes) and len(packed) % width:
             detail = f"{name}: {len(packed)} packed bytes are not a multiple of {width}"
             raise Rejection(Reason.MALFORMED, detail, request)
+    if isinstance(request, NormEvents):
+        return  # the ledger rejects each of its events alone
     users = getattr(request, "users", [])
-    if isinstance(request, Erase):
+    if isinstance(request, Erase | NormEvent):
         users = [request.user]
     if isinstance(users, bytes):
         return
+    check_names(users, request)
+
+
+def check_names(users: Sequence[User], request: Request) -> None:
+    """Check that user ids are in normal form, and that none is reserved (MALFORMED)."""
     if (reserved := first_reserved(users)) is not None:
         detail = f"user {reserved[:60]!a} begins with {RESERVED!r}, reserved for erased users"
         raise Rejection(Reason.MALFORMED, detail, request)
@@ -136,6 +162,7 @@ def first_reserved(users: Sequence[User]) -> str | None:
 
 _PACKED: dict[type[Request], dict[str, int]] = {
     Charge: {"users": 8, "norms": 8},
+    NormEvents: {"users": 8, "norms": 8},
     Enrol: {"users": 8},
     ChargeRoster: {"units": 8, "positions": 4},
 }

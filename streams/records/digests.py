@@ -100,12 +100,14 @@ def _content(charge: Charge, names: Raw | None) -> Iterator[bytes]:
     are_integers = names is None and isinstance(users, bytes)
     content = users if isinstance(users, bytes) else encode(users)
     reserve = (float(charge.reserve),) if charge.reserve else ()
+    collected = ("collected",) if charge.collected is True else ()
     yield encode(
         (
             (charge.dataset, charge.run, charge.step, charge.mechanism),
             (float(charge.scale), None if charge.clip_norm is None else float(charge.clip_norm)),
             (are_integers, len(content)),
             *reserve,
+            *collected,
         )
     )
     yield content

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streams.records import answers
 from streams.records.answers import HALT_REASONS, Decision, Halted, RosterDecision, halt_reason
-from streams.records.codec import MAX_REQUEST_BYTES, encode
+from streams.records.codec import MAX_REQUEST_BYTES, encode, encode_rejected
 from streams.records.fields import IntegerUser, Name, StringUser, Users
 from streams.records.packing import (
     pack_bits,
@@ -74,6 +74,9 @@ class DecisionJson(Decision, frozen=True, kw_only=True, tag="decision"):
     """The positions granted less than requested. Under clip only."""
     granted: list[float] | bytes = b""  # type: ignore[assignment]
     """The granted norms of the clipped positions."""
+    norms: list[float] | bytes | UnsetType = UNSET  # type: ignore[assignment]
+    """The granted norm of each user in ``collected``, to which the user's contribution must be
+    clipped."""
 
 
 class HaltedJson(Halted, frozen=True, kw_only=True, tag="halted"):
@@ -163,7 +166,7 @@ def to_msgpack(published: bytes) -> bytes:
             return published
         if _JSON.encode(read) != published:  # as another version writes it, or with a key twice
             json.loads(published, object_pairs_hook=_distinct)
-        return encode(made)
+        return encode_rejected(made) if isinstance(made, answers.Rejected) else encode(made)
     except (msgspec.DecodeError, ValueError, LookupError, OverflowError, RecursionError):
         return published
 
@@ -180,6 +183,10 @@ def _listed(record: Any) -> Any:
                 clipped=np.frombuffer(record.clipped, "<u4"),
                 granted=np.frombuffer(record.granted, "<f8"),
             )
+            if record.norms is not UNSET:
+                short |= _short(norms=np.frombuffer(record.norms, "<f8"))
+                if "norms" in short:
+                    short["collected"] = UserIds.unpack(record.collected or b"").tolist()
             short |= _events("halted", record, record.halted, exhausted[~admitted])
             return _changed(DecisionJson, record, **short)
         case Halted():
@@ -203,12 +210,15 @@ def _packed(record: Any) -> Any:
     """
     match record:
         case DecisionJson():
-            packed = {
+            packed: dict[str, Any] = {
                 "admitted": _bits(record.admitted),
                 "exhausted": _bits(record.exhausted),
                 "clipped": _array(record.clipped, "<u4"),
                 "granted": _array(record.granted, "<f8"),
             }
+            if record.norms is not UNSET and record.collected is not UNSET:
+                packed["norms"] = _array(record.norms, "<f8")
+                packed["collected"] = _users(record.collected)
             # Before memory is taken for this number of users.
             if not len(packed["admitted"]) == len(packed["exhausted"]) == -(-record.users // 8):
                 raise ValueError(f"bit sets not of {record.users} users")
@@ -287,6 +297,11 @@ def _columns(name: str, record: DecisionJson | HaltedJson, events: Events) -> di
             for event in listed
         ),
     }
+
+
+def _users(users: Users) -> Users:
+    """Return users as a ledger has them: integers are packed."""
+    return UserIds(users).pack() if isinstance(users, list) else users
 
 
 def _bits(bits: list[bool] | bytes) -> bytes:

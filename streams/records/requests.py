@@ -321,6 +321,16 @@ class CreateDataset(Record, frozen=True, tag="create-dataset"):
         return (self.policy.dataset,)
 
 
+class CollectTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The terms under which a run collects norm events."""
+
+    clip_norm: Positive
+    """The maximum that no norm may exceed."""
+    mechanism: RosterMechanism = "gaussian"
+    """The noise mechanism of all steps. poisson-gaussian is rejected: only the users who were drawn
+    would send a norm, and a sampled step must charge all users."""
+
+
 class OpenRun(OfRun, frozen=True, tag="open-run"):
     """Begin an attempt of a run and fence every lower one; sent to every partition."""
 
@@ -337,6 +347,9 @@ class OpenRun(OfRun, frozen=True, tag="open-run"):
     take_over: Literal[True] | UnsetType = UNSET
     """A new attempt takes over the budget from the run that holds it, which cannot charge any
     more."""
+    collect: CollectTerms | UnsetType = UNSET
+    """Collect norm events for the steps of this run. The first opening fixes it, and later ones may
+    leave it out. The dataset and its ancestors have user ids of a fixed kind (not one-kind)."""
 
 
 class CloseRun(OfRun, frozen=True, tag="close-run"):
@@ -383,6 +396,41 @@ class Charge(OfRun, frozen=True, tag="charge"):
     """The share of each budget that this step must leave; without it, 0. A user is admitted only if
     at least the budget times this share, rounded up to a unit, remains after the step. It limits
     this step alone."""
+    collected: Literal[True] | UnsetType = UNSET
+    """Charge the users whose norm events the partition has collected for this step. Then ``users``
+    and ``norms`` are empty, and the mechanism is that of the run's ``collect``."""
+
+
+class _OfStep(OfRun, frozen=True, kw_only=True):
+    """The base of norm events."""
+
+    step: Counter
+    """The step: the next one of the run, or the one after it."""
+    attempt: Attempt | UnsetType = UNSET
+    """The newest attempt of the run. Without it, the event counts in every attempt."""
+
+
+class NormEvent(_OfStep, frozen=True, tag="norm"):
+    """Collect the norm of one user's contribution to a step. It is charged with the step.
+
+    The record's key is the user's key, and Kafka's default partitioner finds the partition. The
+    same event twice counts once.
+    """
+
+    user: IntegerUser | StringUser
+    """The user."""
+    norm: float
+    """The norm of the user's contribution before release: L2 for gaussian, L1 for laplace, epsilon
+    in nats for pure-dp."""
+
+
+class NormEvents(_OfStep, frozen=True, tag="norms"):
+    """Collect the norms of several users of one partition. Each counts, or is rejected, alone."""
+
+    users: Users
+    """The users."""
+    norms: Norms
+    """One norm per user, in the order of ``users``. A list, or packed little-endian float64."""
 
 
 class Enrol(OfRun, frozen=True, tag="enrol"):
@@ -528,6 +576,8 @@ Request: TypeAlias = (
     | OpenRun
     | CloseRun
     | Charge
+    | NormEvent
+    | NormEvents
     | Enrol
     | ChargeRoster
     | Erase

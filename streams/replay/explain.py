@@ -35,6 +35,9 @@ from streams.records import (
     Erase,
     Erased,
     Halted,
+    NormEvent,
+    NormEvents,
+    Rejected,
     User,
     decode_answer,
     halt_reason,
@@ -216,6 +219,8 @@ class _Account:
         self._sampled: set[str] = set()  # outermost datasets with a sampled step of this user
         self._spent: dict[str, Units] = {}  # by dataset, after the last event
         self._positions: dict[Address, int] = {}  # by roster
+        # The user's norm that a run has collected, by (dataset, run) and step.
+        self._collected: dict[tuple[str, str, int], float] = {}
         self._reasons: dict[Address, int] = {}  # by roster, why the user is halted
 
     def earlier(self, partition: int, offset: int) -> Iterator[AccountEvent]:
@@ -245,9 +250,12 @@ class _Account:
     def event_of(self, applied: Applied) -> AccountEvent | None:
         """Return what a record has done to the user, if anything."""
         match applied.request:
+            case NormEvent() | NormEvents() as sent:
+                self._note_norm(applied, sent)
             case Charge() as charge if applied.is_first:
-                place = UserIds.unpack(charge.users).position(self._user)
-                return None if place is None else self._charged(applied, charge, place)
+                decision = applied.decision
+                place = self._place(charge, decision)
+                return None if place is None else self._charged(applied, charge, decision, place)
             case ChargeRoster() as charge if charge.address in self._positions and applied.is_first:
                 return self._charged_by_level(applied, charge)
             case Erase() as erase if erase.user == self._user:
@@ -256,11 +264,40 @@ class _Account:
                 return self._enrolled(applied, enrol)
         return None
 
-    def _charged(self, applied: Applied, charge: Charge, place: int) -> AccountEvent:
-        decision = decode_answer(applied.outputs[0].value)
-        assert isinstance(decision, Decision)
-        norm = granted = float(unpack_norms(charge.norms)[place])
+    def _note_norm(self, applied: Applied, sent: NormEvent | NormEvents) -> None:
+        """Remember the norm of the user that a run collects for its next step."""
+        if isinstance(sent, NormEvents):
+            users, norms = UserIds.unpack(sent.users).tolist(), unpack_norms(sent.norms).tolist()
+        else:
+            users, norms = [sent.user], [sent.norm]
+        rejected = (msgspec.msgpack.decode(out.value, type=Rejected) for out in applied.outputs)
+        if self._user in users and not any(each.user == self._user for each in rejected):
+            step = (sent.dataset, sent.run, sent.step)
+            self._collected.setdefault(step, norms[users.index(self._user)])
+
+    def _place(self, charge: Charge, decision: Decision) -> int | None:
+        """Return the position of the user among those of a charge; None if it is not there."""
+        if decision.collected is UNSET:
+            return UserIds.unpack(charge.users).position(self._user)
         admitted = unpack_bits(decision.admitted, decision.users)
+        for users, are_here in ((decision.collected, admitted), (decision.halted, ~admitted)):
+            found = UserIds.unpack(users).position(self._user)
+            if found is not None:
+                return int(np.flatnonzero(are_here)[found])
+        return None
+
+    def _charged(
+        self, applied: Applied, charge: Charge, decision: Decision, place: int
+    ) -> AccountEvent:
+        admitted = unpack_bits(decision.admitted, decision.users)
+        if decision.norms is UNSET:
+            norm = float(unpack_norms(charge.norms)[place])
+        else:
+            # Without the event in this log, what was granted stands for what was sent.
+            among = int(np.count_nonzero(admitted[:place]))
+            sent = float(unpack_norms(decision.norms)[among]) if admitted[place] else 0.0
+            norm = self._collected.pop((charge.dataset, charge.run, charge.step), sent)
+        granted = norm
         clipped = np.flatnonzero(np.frombuffer(decision.clipped, dtype="<u4") == place)
         if len(clipped):
             granted = float(np.frombuffer(decision.granted, dtype="<f8")[clipped[0]])

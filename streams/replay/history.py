@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from accounting import Gaussian, Laplace, Mechanism, NormGrid, PoissonGaussian
@@ -185,7 +186,7 @@ class Histories:
         match applied.request:
             case Charge() as charge if applied.is_first:
                 self._doubt(applied, charge, "the step named its own users")
-                self._charged(charge, decode_answer(applied.outputs[0].value))
+                self._charged(charge, applied.decision)
             case ChargeRoster() as charge if applied.is_first:
                 if charge.levels:
                     self._doubt(applied, charge, "levels of a roster moved")
@@ -226,15 +227,18 @@ class Histories:
         for history in histories:
             history.doubt = history.doubt or doubt
 
-    def _charged(self, charge: Charge, decision: object) -> None:
-        assert isinstance(decision, Decision)
+    def _charged(self, charge: Charge, decision: Decision) -> None:
         budgets = self._ledger.state.policies.budgets(charge.dataset)
-        users = budgets.known_as(UserIds.unpack(charge.users))
+        if decision.collected is not UNSET and decision.norms is not UNSET:
+            users, granted = UserIds.unpack(decision.collected), unpack_norms(decision.norms)
+            took = np.flatnonzero(granted > 0.0)
+        else:
+            users = budgets.known_as(UserIds.unpack(charge.users))
+            granted = unpack_norms(charge.norms).copy()
+            granted[np.frombuffer(decision.clipped, dtype="<u4")] = unpack_norms(decision.granted)
+            took = np.flatnonzero(unpack_bits(decision.admitted, decision.users) & (granted > 0.0))
         if not len(users):
             return
-        granted = unpack_norms(charge.norms).copy()
-        granted[np.frombuffer(decision.clipped, dtype="<u4")] = unpack_norms(decision.granted)
-        took = np.flatnonzero(unpack_bits(decision.admitted, decision.users) & (granted > 0.0))
         mechanism = mechanism_of(charge)
         for history, accounts in zip(self._of(budgets), budgets.accounts, strict=True):
             slots = accounts.seek(users).slots[took]

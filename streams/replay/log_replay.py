@@ -21,9 +21,17 @@ import msgspec
 from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
 from streams.ledger.ledger import Ledger, Output, UnknownState, ledger_of
-from streams.ledger.outputs import Channel
+from streams.ledger.outputs import Channel, joined
 from streams.ledger.partition_errors import PartitionError
-from streams.records import Import, Rejection, Request, decode_request
+from streams.records import (
+    MAX_REQUEST_BYTES,
+    Decision,
+    Import,
+    Rejection,
+    Request,
+    decode_answer,
+    decode_request,
+)
 from streams.replay.archive import (
     Archive,
     ArchivedRecord,
@@ -52,7 +60,10 @@ class Applied(NamedTuple):
     @property
     def is_refused(self) -> bool:
         """Return whether the record was rejected and changed nothing."""
-        return self.outputs[0].channel is Channel.REJECTS
+        rejects = (output for output in self.outputs if output.channel is Channel.REJECTS)
+        quoted = (msgspec.msgpack.decode(output.value, type=_Quoted).record for output in rejects)
+        # Of a record with several norm events, each is rejected alone, and quoted alone.
+        return (self.record.value or b"")[:MAX_REQUEST_BYTES] in quoted
 
     @property
     def request(self) -> Request | None:
@@ -64,6 +75,16 @@ class Applied(NamedTuple):
         """Return whether this record decided its step; a repeated request gets the old answer."""
         answer = msgspec.msgpack.decode(self.outputs[0].value, type=_Offset)
         return answer.offset == self.record.offset
+
+    @property
+    def decision(self) -> Decision:
+        """Return the decision about a charge by norms, joined from its parts."""
+        halts = (decode_answer(o.value) for o in self.outputs if o.channel is Channel.HALTS)
+        return joined([answer for answer in halts if isinstance(answer, Decision)])
+
+
+class _Quoted(msgspec.Struct):
+    record: bytes
 
 
 class _Offset(msgspec.Struct):

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from streams.kafka import topics
 from streams.ledger.outputs import Channel, Output
@@ -69,7 +70,7 @@ class Topic(NamedTuple):
         return tuple(
             (name, getattr(decoded, field))
             for name, field in self.subject.items()
-            if hasattr(decoded, field)
+            if getattr(decoded, field, UNSET) is not UNSET
         )
 
 

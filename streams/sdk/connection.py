@@ -20,9 +20,10 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec import UNSET
 
 from accounting.exact.invalid_input import quoted
-from streams.ledger.outputs import Channel
+from streams.ledger.outputs import Channel, joined
 from streams.records import (
     MAX_REQUEST_BYTES,
     Answer,
@@ -31,6 +32,8 @@ from streams.records import (
     Decision,
     Halted,
     Import,
+    NormEvent,
+    NormEvents,
     Rejected,
     Rejection,
     Request,
@@ -123,6 +126,8 @@ class PendingRequest:
         self.observed = ExitStack()
         self._to_the_end = to_the_end
         self._replies: dict[int, Answer | RequestRejected] = {}
+        # By partition and offset, the parts of a decision, by number.
+        self._parts: dict[tuple[int, int], dict[int, Decision]] = {}
         self._failure: Exception | None = None
         self._done = threading.Event()
 
@@ -171,6 +176,16 @@ class PendingRequest:
                 self.fail(refusal)
             self._replies.setdefault(reply.partition, refusal)
         elif sent is not None:
+            if isinstance(reply, Decision) and reply.parts is not UNSET:
+                parts = self._parts.setdefault((reply.partition, reply.offset), {})
+                parts[reply.part or 0] = reply
+                if len(parts) < reply.parts:
+                    return
+                try:
+                    reply = joined([parts[number] for number in sorted(parts)])
+                except ValueError as error:
+                    self.fail(not_of_a_worker(reply.partition, str(error)))
+                    return
             self._replies.setdefault(reply.partition, reply)
         if self._replies.keys() == self.requests.keys():
             self._done.set()
@@ -476,7 +491,7 @@ def key_of(record: Answer | Request | Rejected) -> Hashable:
     """Return the key under which a request's sender waits; None if there is none or it is
     unknown.
     """
-    if isinstance(record, Halted | Import):
+    if isinstance(record, Halted | Import | NormEvent | NormEvents):
         return None  # no sender waits for it
     if isinstance(record, Decision | RosterDecision | Charge | ChargeRoster):
         return step_key(record.dataset, record.run, record.attempt, record.step)

@@ -349,6 +349,11 @@ ADVICE: dict[Reason, str] = {
     Reason.ROSTER_CHANGED: (
         "enrol the same users in the same order, new ones at the end, or charge under another run"
     ),
+    Reason.NOT_COLLECTING: (
+        "open a run of another name: a run collects norms or is charged with named users"
+    ),
+    Reason.COLLECT_CHANGED: "leave collect out, or open a run of another name",
+    Reason.STEP_DECIDED: "send norms before the step is charged, on a public schedule",
     Reason.TOO_LARGE: (
         "charge fewer users in one step, close runs that are finished, or create the topics of a "
         "new service with more partitions"
@@ -362,6 +367,11 @@ ADVICE: dict[Reason, str] = {
     Reason.NORM_ABOVE_CLIP: _OTHER_VERSION,
     Reason.DUPLICATE_USER: _OTHER_VERSION,
     Reason.WRONG_PARTITION: _OTHER_VERSION,
+    Reason.USER_ERASED: "leave the user out of every later step, and of the data",
+    Reason.NORM_CHANGED: "send one norm for each user and step",
+    Reason.TOO_MANY_NORMS: (
+        "close the run, and create the topics of a new service with more partitions"
+    ),
 }
 """Advice for the message of a rejection, by its reason."""
 

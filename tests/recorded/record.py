@@ -13,7 +13,7 @@ import msgspec
 from streams.ledger.ledger import Channel, Output
 from streams.records import (
     Rejected,
-    encode,
+    encode_rejected,
 )
 from tests.unit.ledger.ledgers import Log
 from tests.unit.ledger.random_logs import RandomLog
@@ -86,7 +86,7 @@ def _without_text(output: Output) -> Output:
     if output.channel is not Channel.REJECTS:
         return output
     rejected = msgspec.msgpack.decode(output.value, type=Rejected)
-    value = encode(msgspec.structs.replace(rejected, detail=""))
+    value = encode_rejected(msgspec.structs.replace(rejected, detail=""))
     return msgspec.structs.replace(output, value=value)
 
 

@@ -20,6 +20,7 @@ from tests.audit import auditor_charges
 from tests.keys import allowing, setting, signed
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
+from tests.unit.ledger.test_collecting import CHARGES, OPENINGS, REJECTED
 
 HOMES = partitions_of(np.arange(1000), 2)
 HERE = [int(user) for user in np.flatnonzero(HOMES == 0)]
@@ -396,4 +397,6 @@ def test_packed_arrays_and_names_of_rosters_are_looked_at_first(log, kind, cut, 
 
 def test_every_reason_is_in_a_table():
     tables = [CHARGE, *(changes for _, changes in (OTHERS | OF_ROSTERS).values())]
-    assert {reason for table in tables for reason in table} == {*Reason} - {Reason.LOG_RETIRED}
+    of_events = {reason for table in (REJECTED, OPENINGS, CHARGES) for _, reason in table.values()}
+    elsewhere = {Reason.LOG_RETIRED, Reason.TOO_MANY_NORMS, None} | of_events
+    assert {reason for table in tables for reason in table} | elsewhere == {*Reason, None}

@@ -1,0 +1,380 @@
+"""Norm events: a run collects the norms that users send, until a charge decides over them.
+
+    nothing --norm event of the next step, or of the one after it--> collected
+    collected --the same event--> unchanged
+    collected --an event of the user with another norm--> unchanged, and rejected
+    collected --the user is erased--> nothing
+    collected --charge with ``collected``, or close-run--> nothing
+
+A collection belongs to a run and a step, so it outlives an attempt. The order of the log decides
+which of two norms of a user counts, and nothing about other users: an event that exceeds the
+maximum costs the step its decision, instead of leaving out one user because others came first.
+For the same reason every check of a charge that depends on a user is made when the event arrives,
+and rejects this event alone.
+
+The state has blocks of 1,024 events, in the order of the log:
+
+    collecting:DATASET/RUN              the terms
+    collected:DATASET/RUN/STEP/N        events N * 1024 to (N + 1) * 1024
+
+A block is encoded once per batch of records and not once per event, as ``Tracked`` would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+from numpy.typing import NDArray
+
+from accounting import Measure
+from streams.ledger.budgets import Budgets
+from streams.ledger.run_states import RunState
+from streams.ledger.tracked import ENTRY_BYTES, Address, Tracked
+from streams.ledger.validation import (
+    MECHANISMS,
+    check_covered,
+    check_homes,
+    check_kinds,
+    check_norms,
+)
+from streams.records import (
+    MAX_ACCOUNTS,
+    MAX_BALANCES,
+    MAX_COLLECTED,
+    MAX_COLLECTED_BYTES,
+    Charge,
+    CollectTerms,
+    Enrol,
+    NormEvent,
+    NormEvents,
+    OpenRun,
+    Reason,
+    Rejection,
+    User,
+    check_names,
+    encode,
+)
+from streams.records.packing import pack_norms, unpack_norms
+from streams.records.users import UserIds
+
+BLOCK = 1024
+"""Events per block: a batch of records writes at most one block of each step that is not full."""
+MAX_AHEAD = 2
+"""Norms are collected for so many steps after the last one. A user can send the norm of a step
+before the step before it is decided; more would let senders fill the memory of workers."""
+
+
+class Block(msgspec.Struct, array_like=True):
+    """Some events of a collection, in the order of the log."""
+
+    users: list[User]
+    norms: list[float]  # NaN: the user was erased, and the id is 0 or empty
+
+    @property
+    def size(self) -> int:
+        """The size of the ids and norms in bytes."""
+        return sum(map(_size_of, self.users))
+
+    def rows(self) -> Iterator[tuple[User, float]]:
+        """Yield the users who were not erased, with their norms."""
+        rows = zip(self.users, self.norms, strict=True)
+        return (row for row in rows if not math.isnan(row[1]))
+
+
+class _Step:
+    """The events of one step.
+
+    Attributes:
+        norms: user -> norm, without users who were erased.
+        events: the number of events, with those of users who were erased since.
+        size: the size of their ids and norms in bytes.
+    """
+
+    def __init__(self) -> None:
+        self.norms: dict[User, float] = {}
+        self.events = 0
+        self.size = 0
+
+
+class Collected(Tracked[Block]):
+    """(dataset, run, step, number) -> a block of collected events."""
+
+    def __init__(self) -> None:
+        super().__init__("collected", Block)
+        self._steps: dict[Address, _Step] = {}  # by (dataset, run, step)
+        self._extended: set[Address] = set()  # blocks that are not encoded since their last event
+
+    def norm_of(self, step: Address, user: User) -> float | None:
+        """Return the collected norm of a user; None if there is none."""
+        found = self._steps.get(step)
+        return None if found is None else found.norms.get(user)
+
+    def is_too_large(self, step: Address, most: int) -> bool:
+        """Return whether a step has more than so many events, or too many bytes of them."""
+        found = self._steps.get(step)
+        return found is not None and (found.events > most or found.size > MAX_COLLECTED_BYTES)
+
+    def add(self, step: Address, user: User, norm: float) -> None:
+        """Collect the norm of a user of whom none was collected."""
+        found = self._steps.setdefault(step, _Step())
+        address = (*step, str(found.events // BLOCK))
+        block = self._values.setdefault(address, Block([], []))
+        block.users.append(user)
+        block.norms.append(norm)
+        found.norms[user] = norm
+        found.events += 1
+        found.size += _size_of(user)
+        self._extend(address, _size_of(user))
+
+    def of(self, step: Address) -> tuple[UserIds, NDArray[np.float64]]:
+        """Return the collected users and norms of a step, in the order of the log."""
+        rows = [row for address in self._blocks(step) for row in self[address].rows()]
+        users = UserIds([user for user, _ in rows])
+        return users, np.array([norm for _, norm in rows], dtype=np.float64)
+
+    def erase(self, dataset: str, user: User) -> None:
+        """Delete the norms of a user that runs of a dataset have collected."""
+        blank: User = "" if isinstance(user, str) else 0
+        for step, found in self._steps.items():
+            if step[0] == dataset and found.norms.pop(user, None) is not None:
+                found.size += _size_of(blank) - _size_of(user)
+                address = next(each for each in self._blocks(step) if user in self[each].users)
+                at = self[address].users.index(user)
+                self[address].users[at], self[address].norms[at] = blank, math.nan
+                self._extend(address, 0)
+
+    def drop(self, run: Address, up_to: int) -> None:
+        """Delete the events of a run's steps, up to this one."""
+        for step in [each for each in self._steps if each[:2] == run and int(each[2]) <= up_to]:
+            for address in self._blocks(step):
+                del self[address]
+
+    def take_delta(self) -> dict[str, bytes]:
+        """Return the blocks that changed since the last call, packed, by name."""
+        for address in sorted(self._extended & self.keys()):
+            self._note(address, encode(self[address]))
+        self._extended.clear()
+        return super().take_delta()
+
+    def _moves(self, address: Address, before: Block | None, after: Block | None) -> None:
+        step = self._steps.setdefault(address[:3], _Step())
+        if before is not None:
+            step.events -= len(before.users)
+            step.size -= before.size
+            for user, _ in before.rows():
+                del step.norms[user]
+        if after is not None:
+            step.events += len(after.users)
+            step.size += after.size
+            step.norms.update(after.rows())
+        if not step.events:
+            del self._steps[address[:3]]
+
+    def _blocks(self, step: Address) -> list[Address]:
+        """Return the addresses of a step's blocks, in the order of the log."""
+        events = self._steps[step].events if step in self._steps else 0
+        return [(*step, str(number)) for number in range(-(-events // BLOCK))]
+
+    def _extend(self, address: Address, size: int) -> None:
+        self.changed_bytes += size + (0 if address in self._extended else ENTRY_BYTES)
+        self._extended.add(address)
+        self._changed_pages.add(address)
+
+
+def _size_of(user: User) -> int:
+    """Return the size of an id and a norm in bytes."""
+    return 8 + (len(user.encode()) if isinstance(user, str) else 8)
+
+
+def most_events(budgets: Budgets) -> int:
+    """Return the maximum number of events of a step, which depends on its budgets alone."""
+    orders = budgets.orders
+    return min(MAX_COLLECTED, MAX_ACCOUNTS // len(orders), MAX_BALANCES // sum(orders.values()))
+
+
+def terms_of(
+    request: OpenRun, known: RunState | None, terms: CollectTerms | None, budgets: Budgets
+) -> CollectTerms | None:
+    """Return the terms under which a run that is opened collects, if it does.
+
+    Args:
+        request: the opening.
+        known: the run before; None if it is new.
+        terms: its terms, if it has any.
+        budgets: the budgets that it charges.
+
+    Raises:
+        Rejection: COLLECT_CHANGED, INVALID_MECHANISM or MIXED_USERS.
+    """
+    asked = request.collect
+    if asked is UNSET or asked == terms:
+        return terms
+    if known is not None:
+        detail = (
+            f"run {request.run!r} was opened with other terms of collecting, or none, and they "
+            "never change: open it without collect, as it is, or open a run of another name"
+        )
+        raise Rejection(Reason.COLLECT_CHANGED, detail)
+    if asked.mechanism == "poisson-gaussian":
+        detail = (
+            "a run that collects norms cannot sample: only users who were drawn would send one, "
+            "and amplification holds only if every user is charged. Use gaussian, or a roster"
+        )
+        raise Rejection(Reason.INVALID_MECHANISM, detail)
+    loose = next((each for each in budgets.policies if each.user_ids == "one-kind"), None)
+    if loose is not None:
+        detail = (
+            f"dataset {loose.dataset!r} has the kind of ids that comes first, so one user's norm "
+            "would decide about another's: create it with user_ids integer or string"
+        )
+        raise Rejection(Reason.MIXED_USERS, detail)
+    check_covered(MECHANISMS[asked.mechanism](1.0, 1.0), budgets.policies, Measure.covers)
+    return asked
+
+
+def check_not_collecting(request: Charge | Enrol, terms: CollectTerms | None) -> None:
+    """Check that a run may have a roster, or name the users of a charge (NOT_COLLECTING)."""
+    if terms is not None:
+        detail = (
+            f"run {request.run!r} collects norms: charge it with collected, or without users to "
+            "give a step up. Open another run for users who are named, or for a roster"
+        )
+        raise Rejection(Reason.NOT_COLLECTING, detail)
+
+
+def with_collected(
+    charge: Charge, terms: CollectTerms | None, collected: Collected, budgets: Budgets
+) -> Charge:
+    """Return a charge that names its users and their norms: those that were collected, if asked.
+
+    Args:
+        charge: the next step of a run.
+        terms: the terms under which the run collects; None if it does not.
+        collected: what the partition has collected.
+        budgets: the budgets that it charges.
+
+    Raises:
+        Rejection: NOT_COLLECTING, COLLECT_CHANGED, LENGTH_MISMATCH or TOO_MANY_NORMS.
+    """
+    if charge.collected is UNSET:
+        if charge.users:
+            check_not_collecting(charge, terms)
+        return charge
+    if terms is None:
+        raise _not_collecting(charge)
+    if charge.mechanism != terms.mechanism or charge.clip_norm not in (None, terms.clip_norm):
+        detail = (
+            f"run {charge.run!r} collects norms for {terms.mechanism} and clip_norm "
+            f"{terms.clip_norm}, not for {charge.mechanism} and {charge.clip_norm}"
+        )
+        raise Rejection(Reason.COLLECT_CHANGED, detail)
+    if charge.users or charge.norms:
+        detail = "a charge of collected norms names no users and no norms"
+        raise Rejection(Reason.LENGTH_MISMATCH, detail)
+    step = (*charge.address, str(charge.step))
+    if collected.is_too_large(step, most := most_events(budgets)):
+        raise Rejection(Reason.TOO_MANY_NORMS, _too_many(charge.step, most))
+    users, norms = collected.of(step)
+    return msgspec.structs.replace(
+        charge, users=users.pack(), norms=pack_norms(norms), clip_norm=terms.clip_norm
+    )
+
+
+def collect(
+    request: NormEvent | NormEvents,
+    run: RunState,
+    terms: CollectTerms | None,
+    collected: Collected,
+    budgets: Budgets,
+    home: tuple[int, int],
+) -> Iterator[tuple[NormEvent, Rejection]]:
+    """Collect the norms of a record, and yield the events that are rejected.
+
+    Args:
+        request: one event or several.
+        run: the open run.
+        terms: the terms under which it collects.
+        collected: what the partition has collected; each event is added, or rejected alone.
+        budgets: the budgets that the run charges.
+        home: the partition and P, the number of partitions.
+
+    Raises:
+        Rejection: for the whole record; nothing has changed.
+    """
+    if terms is None:
+        raise _not_collecting(request)
+    if request.step <= run.step:
+        detail = f"step {request.step} was decided, and the norm came too late for it"
+        raise Rejection(Reason.STEP_DECIDED, detail)
+    if request.step > run.step + MAX_AHEAD:
+        detail = (
+            f"step {request.step} is more than {MAX_AHEAD} steps after step {run.step}, the last "
+            "one decided"
+        )
+        raise Rejection(Reason.STEP_OUT_OF_ORDER, detail)
+    if isinstance(request, NormEvent):
+        return _collect([request], terms, collected, budgets, home)
+    users, norms = UserIds.unpack(request.users).tolist(), unpack_norms(request.norms).tolist()
+    if len(users) != len(norms):
+        raise Rejection(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
+    step = {name: getattr(request, name) for name in ("dataset", "run", "step", "attempt")}
+    events = [NormEvent(**step, user=u, norm=n) for u, n in zip(users, norms, strict=True)]
+    return _collect(events, terms, collected, budgets, home)
+
+
+def _collect(
+    events: list[NormEvent],
+    terms: CollectTerms,
+    collected: Collected,
+    budgets: Budgets,
+    home: tuple[int, int],
+) -> Iterator[tuple[NormEvent, Rejection]]:
+    most = most_events(budgets)
+    for event in events:
+        try:
+            _check_event(event, terms, budgets, home)
+            step = (*event.address, str(event.step))
+            before = collected.norm_of(step, event.user)
+            if before is not None and before != event.norm:
+                detail = f"norm {before} was collected for this user and step, and it counts"
+                raise Rejection(Reason.NORM_CHANGED, detail)
+            if before is None:
+                if collected.is_too_large(step, most):
+                    raise Rejection(Reason.TOO_MANY_NORMS, _too_many(event.step, most))
+                # The first event above the maximum is stored, so that the charge is rejected.
+                collected.add(step, event.user, event.norm)
+                if collected.is_too_large(step, most):
+                    raise Rejection(Reason.TOO_MANY_NORMS, _too_many(event.step, most))
+        except Rejection as rejection:
+            yield event, rejection
+
+
+def _check_event(
+    event: NormEvent, terms: CollectTerms, budgets: Budgets, home: tuple[int, int]
+) -> None:
+    """Check all that a charge would check of this user (MALFORMED to USER_ERASED)."""
+    users = UserIds([event.user])
+    check_names([event.user], event)
+    for accounts in budgets.accounts:
+        check_kinds(accounts.policy, accounts.first_user, users)
+    check_norms(np.array([event.norm]), terms.clip_norm)
+    check_homes(users, *home)
+    if budgets.are_erased(budgets.known_as(users)) is not None:
+        raise Rejection(Reason.USER_ERASED, "the user of this norm was erased")
+
+
+def _not_collecting(request: Charge | NormEvent | NormEvents) -> Rejection:
+    detail = f"run {request.run!r} collects no norms: open a run with collect"
+    return Rejection(Reason.NOT_COLLECTING, detail)
+
+
+def _too_many(step: int, most: int) -> str:
+    return (
+        f"step {step} has more than the {most} norms or {MAX_COLLECTED_BYTES} bytes that a "
+        "partition collects, so it gets no decision: close the run, and use more partitions or "
+        "several runs with fewer users"
+    )

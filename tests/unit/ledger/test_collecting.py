@@ -1,0 +1,350 @@
+"""Norm events: what a run collects, what it rejects, and that a charge of it is a charge."""
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from streams.ledger import collecting
+from streams.ledger.ledger import Channel, Ledger
+from streams.ledger.outputs import MAX_PART_BYTES, decided, joined
+from streams.records import (
+    Charge,
+    CollectTerms,
+    Decision,
+    Erase,
+    NormEvent,
+    NormEvents,
+    Reason,
+    Rejected,
+    decode_answer,
+    encode,
+)
+from streams.records.json_outputs import to_json, to_msgpack
+from streams.records.packing import pack_bits, unpack_norms
+from streams.records.users import UserIds, partitions_of
+from tests.keys import allowing
+from tests.unit.ledger.ledgers import Log, admitted, answer_of, rebuilt
+
+CLIP = 1.0
+HERE = [int(user) for user in np.flatnonzero(partitions_of(np.arange(100), 2) == 0)]
+THERE = [int(user) for user in np.flatnonzero(partitions_of(np.arange(100), 2) == 1)]
+
+
+class CollectingLog(Log):
+    """A log with the dataset d and its run r, which collects norms."""
+
+    def __init__(self, partitions: int = 1, **policy) -> None:
+        super().__init__(partitions)
+        self.create(**{"user_ids": "integer", **policy})
+        self.open(collect=CollectTerms(clip_norm=CLIP))
+
+    def norm(self, user, norm=0.5, step=0, run="r", **fields) -> Rejected | None:
+        """Send one event, and return its reject, if there is one."""
+        event = NormEvent(dataset="d", run=run, step=step, user=user, norm=norm, **fields)
+        return self._reject_of(self.send(msgspec.json.encode(event)))
+
+    def decide(self, step=0, **fields) -> Decision | Rejected:
+        return self.charge(step, [], [], collected=True, **fields)
+
+    @staticmethod
+    def _reject_of(outputs):
+        assert all(output.channel is Channel.REJECTS for output in outputs)
+        return answer_of(outputs) if outputs else None
+
+
+def collected_of(decision: Decision) -> dict:
+    users = UserIds.unpack(decision.collected).tolist()
+    return dict(zip(users, unpack_norms(decision.norms).tolist(), strict=True))
+
+
+NORMS = st.floats(0, CLIP, allow_subnormal=True)
+STEPS = st.lists(st.dictionaries(st.integers(0, 12), NORMS, max_size=8), min_size=1, max_size=6)
+
+
+@given(STEPS, st.sampled_from(["halt", "clip"]), st.randoms(use_true_random=False))
+def test_collected_norms_are_charged_like_named_users(steps, on_exhaustion, random):
+    policy = {"on_exhaustion": on_exhaustion, "budget": 0.04}
+    collects, names = CollectingLog(**policy), Log()
+    names.create(user_ids="integer", **policy)
+    names.open()
+    for step, norms in enumerate(steps):
+        events = [*norms.items(), *random.sample(sorted(norms.items()), k=len(norms) // 2)]
+        for user, norm in events:
+            assert collects.norm(user, norm, step) is None
+        decision = collects.decide(step)
+        named = names.charge(step, list(norms), list(norms.values()))
+        same = "users", "admitted", "exhausted", "halted", "reasons", "clipped", "granted"
+        for field in same:
+            assert getattr(decision, field) == getattr(named, field)
+        granted = np.array(list(norms.values()))
+        granted[np.frombuffer(named.clipped, "<u4")] = unpack_norms(named.granted)
+        let_in = np.array(admitted(named), dtype=bool)
+        users = np.array(list(norms), dtype=int)[let_in].tolist()
+        assert collected_of(decision) == dict(zip(users, granted[let_in].tolist(), strict=True))
+        assert collects.spent() == names.spent()
+
+
+REJECTED = {
+    "of a run that was never opened": ({"run": "unknown"}, Reason.UNKNOWN_RUN),
+    "of a run that collects nothing": ({"run": "named"}, Reason.NOT_COLLECTING),
+    "of an older attempt": ({"attempt": 1}, Reason.OLDER_ATTEMPT),
+    "of an attempt that was never opened": ({"attempt": 3}, Reason.UNKNOWN_RUN),
+    "late": ({"step": 0}, Reason.STEP_DECIDED),
+    "too far ahead": ({"step": 3}, Reason.STEP_OUT_OF_ORDER),
+    "of another partition": ({"user": THERE[0]}, Reason.WRONG_PARTITION),
+    "of an erased user": ({"user": HERE[0]}, Reason.USER_ERASED),
+    "above the clip norm": ({"norm": 1.1}, Reason.NORM_ABOVE_CLIP),
+    "negative": ({"norm": -0.1}, Reason.INVALID_NORM),
+    "of another kind of user": ({"user": "a"}, Reason.MIXED_USERS),
+    "of a reserved id": ({"user": "erased:i:"}, Reason.MALFORMED),
+    "another norm": ({"user": HERE[2], "norm": 0.4}, Reason.NORM_CHANGED),
+}
+
+
+@pytest.fixture
+def log():
+    """A run whose step 0 was decided under attempt 2, and whose step 1 has one norm."""
+    log = CollectingLog(partitions=2)
+    log.open(run="named")
+    log.open(attempt=2, request="second")
+    for user in HERE[:2]:
+        log.norm(user)
+    log.decide(attempt=2)
+    log.send(Erase(request="t", user=HERE[0], dataset="d", hidden=True))
+    assert log.norm(HERE[2], step=1) is None
+    return log
+
+
+@pytest.mark.parametrize(("fields", "reason"), REJECTED.values(), ids=REJECTED)
+def test_a_bad_event_is_rejected_and_changes_nothing(log, fields, reason):
+    before = log.ledger.state.collected.of(("d", "r", "1"))[0].tolist()
+    rejected = log.norm(**{"user": HERE[3], "step": 1, **fields})
+    assert rejected.reason == reason
+    assert log.ledger.state.collected.of(("d", "r", "1"))[0].tolist() == before
+    assert collected_of(log.decide(1, attempt=2)) == {HERE[2]: 0.5}
+
+
+def test_several_events_in_one_record_are_rejected_alone(log):
+    users, norms = [HERE[3], THERE[0], HERE[4], HERE[0], HERE[5]], [0.1, 0.2, -1.0, 0.4, 0.5]
+    record = NormEvents(dataset="d", run="r", step=1, users=users, norms=norms)
+    rejects = [msgspec.msgpack.decode(out.value, type=Rejected) for out in log.send(record)]
+    assert [(each.reason, each.user) for each in rejects] == [
+        (Reason.WRONG_PARTITION, THERE[0]),
+        (Reason.INVALID_NORM, HERE[4]),
+        (Reason.USER_ERASED, UNSET),
+    ]
+    assert rejects[0].record == encode(
+        NormEvent(dataset="d", run="r", step=1, user=THERE[0], norm=0.2)
+    )
+    assert str(HERE[0]).encode() not in rejects[2].record
+    assert collected_of(log.decide(1, attempt=2)) == {HERE[2]: 0.5, HERE[3]: 0.1, HERE[5]: 0.5}
+
+
+def test_events_for_the_step_after_the_next_wait_for_it():
+    log = CollectingLog()
+    log.norm(1, 0.1)
+    log.norm(1, 0.2, step=1)
+    assert collected_of(log.decide()) == {1: 0.1}
+    assert collected_of(log.decide(1)) == {1: 0.2}
+    assert collected_of(log.decide(2)) == {}
+
+
+def test_a_repeated_charge_returns_the_decision_with_its_norms():
+    log = CollectingLog()
+    log.norm(1, 0.1)
+    first = log.decide()
+    assert log.norm(2, 0.1).reason == Reason.STEP_DECIDED
+    again = log.decide()
+    assert again == first
+    assert log.spent().keys() == {1}
+
+
+def test_a_step_that_is_given_up_drops_its_norms():
+    log = CollectingLog()
+    log.norm(1)
+    assert log.charge(0, [], []).users == 0
+    assert log.norm(1).reason == Reason.STEP_DECIDED
+    assert log.spent() == {}
+
+
+def test_an_erased_user_leaves_the_collection():
+    """Also one who was never charged, and of whom the dataset knows nothing else."""
+    log = CollectingLog(user_ids="mixed")
+    for user in (1, "some name", 3):
+        log.norm(user)
+    for user in (1, "some name"):
+        log.send(Erase(request="t", user=user, dataset="d", hidden=True))
+    again = rebuilt(log.changes, 1, 0)
+    page = b"".join(filter(None, map(again.state.take_page, again.state.unmerged())))
+    assert b"some name" not in page
+    assert collected_of(log.decide()) == {3: 0.5}
+
+
+def test_a_collection_survives_a_new_attempt_and_a_restore(monkeypatch):
+    monkeypatch.setattr(collecting, "BLOCK", 3)
+    log = CollectingLog()
+    pages = {}
+    for user in range(8):
+        log.norm(user, user / 10)
+        if user == 4:  # a merge: later deltas change a block that has a page
+            names = log.ledger.state.unmerged()
+            pages = {name: log.ledger.state.take_page(name) for name in names}
+    log.open(attempt=2, request="second")
+    restored = Ledger(0, 1)
+    restored.state.load({n: page for n, page in pages.items() if page is not None}, log.changes)
+    log.hand_over(restored)
+    assert log.norm(2, 0.9).reason == Reason.NORM_CHANGED
+    decision = log.decide(attempt=2)
+    assert collected_of(decision) == {user: user / 10 for user in range(8)}
+    assert list(collected_of(decision)) == list(range(8))
+    log.hand_over(rebuilt(log.changes, 1, 0))
+    assert not log.ledger.state.collected
+    assert log.decide(attempt=2) == decision
+
+
+def test_nothing_is_left_of_a_closed_run():
+    log = CollectingLog()
+    for step in (0, 1):
+        log.norm(1, step=step)
+    log.close()
+    assert log.norm(2).reason == Reason.RUN_CLOSED
+    assert not log.ledger.state.collected
+    assert not log.ledger.state.collecting
+
+
+@pytest.mark.parametrize("most", ["MAX_COLLECTED", "MAX_ACCOUNTS", "MAX_BALANCES"])
+def test_too_many_norms_cost_the_step_its_decision(monkeypatch, most):
+    monkeypatch.setattr(collecting, most, 3)
+    log = CollectingLog()
+    assert [log.norm(user) for user in range(3)] == [None] * 3
+    assert log.norm(0) is None  # the same event
+    for user in (3, 4):
+        assert log.norm(user).reason == Reason.TOO_MANY_NORMS
+    log.hand_over(rebuilt(log.changes, 1, 0))
+    assert log.decide().reason == Reason.TOO_MANY_NORMS
+    assert log.spent() == {}
+    log.send(Erase(request="t", user=0, dataset="d"))  # which frees no place for another user
+    assert log.decide().reason == Reason.TOO_MANY_NORMS
+
+
+def test_long_ids_count_towards_the_maximum(monkeypatch):
+    monkeypatch.setattr(collecting, "MAX_COLLECTED_BYTES", 100)
+    log = CollectingLog(user_ids="string")
+    assert log.norm("\u00fc" * 46) is None
+    assert log.norm("a").reason == Reason.TOO_MANY_NORMS
+
+
+OPENINGS = {
+    "other terms": ({"collect": CollectTerms(clip_norm=2.0)}, Reason.COLLECT_CHANGED),
+    "the same terms": ({"collect": CollectTerms(clip_norm=CLIP)}, None),
+    "no terms": ({}, None),
+    "a run that names users": (
+        {"run": "named", "collect": CollectTerms(clip_norm=CLIP)},
+        Reason.COLLECT_CHANGED,
+    ),
+    "sampling": (
+        {"run": "new", "collect": CollectTerms(clip_norm=CLIP, mechanism="poisson-gaussian")},
+        Reason.INVALID_MECHANISM,
+    ),
+    "a mechanism that the measure does not charge": (
+        {"run": "new", "dataset": "g", "collect": CollectTerms(clip_norm=1.0, mechanism="laplace")},
+        Reason.INVALID_MECHANISM,
+    ),
+    "ids of the kind that comes first": (
+        {"run": "new", "dataset": "loose", "collect": CollectTerms(clip_norm=CLIP)},
+        Reason.MIXED_USERS,
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "reason"), OPENINGS.values(), ids=OPENINGS)
+def test_the_first_opening_fixes_what_a_run_collects(fields, reason):
+    log = CollectingLog()
+    log.open(run="named")
+    log.create("g", measure="gdp", user_ids="integer")
+    log.create("loose")
+    answer = log.open(attempt=2 if fields.get("run") != "new" else 1, request="next", **fields)
+    assert getattr(answer, "reason", None) == reason
+    if reason is None:
+        assert answer.collect == CollectTerms(clip_norm=CLIP)
+
+
+CHARGES = {
+    "named users": ({"users": [1], "norms": [0.5]}, Reason.NOT_COLLECTING),
+    "another clip norm": ({"collected": True, "clip_norm": 2.0}, Reason.COLLECT_CHANGED),
+    "another mechanism": ({"collected": True, "mechanism": "laplace"}, Reason.COLLECT_CHANGED),
+    "users beside the collected ones": (
+        {"users": [1], "norms": [0.5], "collected": True},
+        Reason.LENGTH_MISMATCH,
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "reason"), CHARGES.values(), ids=CHARGES)
+def test_a_run_that_collects_is_charged_for_what_it_collected(fields, reason):
+    log = CollectingLog()
+    log.norm(1)
+    arrays = {"users": [], "norms": []}
+    charge = {"dataset": "d", "run": "r", "attempt": 1, "step": 0, **arrays, **fields}
+    assert answer_of(log.send(Charge(**charge))).reason == reason
+    assert log.decide().users == 1
+
+
+def test_a_run_without_collect_decides_nothing_collected():
+    log = CollectingLog()
+    log.open(run="named")
+    assert log.decide(run="named").reason == Reason.NOT_COLLECTING
+
+
+def test_unsigned_events_are_rejected_where_a_list_is_set():
+    log = Log()
+    log.create(user_ids="integer", allow=allowing(mary="charge", sue="manage"))
+    event = NormEvent(dataset="d", run="r", step=0, user=1, norm=0.5)
+    assert answer_of(log.send(event)).reason == Reason.NOT_ALLOWED
+
+
+@given(st.data())
+def test_parts_of_a_decision_fit_and_join_to_it(data):
+    """Of thousands of users with the longest ids, who are admitted, halted and clipped."""
+    count = data.draw(st.sampled_from([1, 9, 1500, 3000]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    let_in = rng.random(count) < data.draw(st.sampled_from([0.0, 0.5, 1.0]))
+    text = data.draw(st.sampled_from(["\u0001", "\U0001f600", "a"]))
+    names = np.array([f"{number}{text * 250}" for number in range(count)])
+    users = UserIds(names.tolist() if data.draw(st.booleans()) else np.arange(count))
+    lower = np.flatnonzero(let_in & (rng.random(count) < 0.5))
+    norms = {}
+    if data.draw(st.booleans()):
+        norms = {"collected": users.select(np.flatnonzero(let_in)).pack()}
+        norms["norms"] = rng.random(int(let_in.sum())).tobytes()
+    about = {"dataset": "d", "run": "r", "attempt": 1, "step": 0}
+    decision = Decision(
+        **about,
+        partition=0,
+        offset=7,
+        digest=bytes(16),
+        users=count,
+        admitted=pack_bits(let_in),
+        exhausted=pack_bits(rng.random(count) < 0.5),
+        halted=users.select(np.flatnonzero(~let_in)).pack(),
+        reasons=bytes(int((~let_in).sum())),
+        budgets=["d"],
+        clipped=lower.astype("<u4").tobytes(),
+        granted=rng.random(len(lower)).tobytes(),
+        **norms,
+    )
+    outputs = decided(Charge(**about, users=[], norms=[]), decision)
+    for output in outputs:
+        assert len(output.value) <= MAX_PART_BYTES
+        assert len(to_json(output.value)) <= MAX_PART_BYTES
+        assert to_msgpack(to_json(output.value)) == output.value
+    parts = [decode_answer(output.value) for output in outputs]
+    assert joined(parts) == decision
+    event(f"{min(3, len(parts))} parts")
+    if len(parts) > 1:
+        for wrong in (parts[1:], parts[:-1], parts[::-1], [*parts, parts[0]]):
+            with pytest.raises(ValueError, match="parts"):
+                joined(wrong)
