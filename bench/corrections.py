@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import noise_for_norm_budget
+from bench.years import MONTHS, YEAR, Year, daily, population, year
 from streams.answerer.pricing import costs_of
 from streams.answerer.query_plans import charge_all, corrected_errors
 from streams.demo.purchases import load_purchases
 from streams.records import Policy
 from streams.sdk.dataset_requests import policy_from
-from tests.unit.answerer.years import MONTHS, YEAR, Year, daily, population, year
 
 CHOICES = (30, 45, 60, 80, 100, 125, 150)
 DAYS = (60, 80, 100, 120, 130, 140, 150, 160, 180, 220, YEAR)

@@ -21,12 +21,8 @@ from streams.answerer.published_answers import (
     CorrectedWindow,
     Correction,
     PrivateAnswer,
-    distinct_answers,
 )
-from tests.unit.answerer.asking import FILE, asked_of, event
-from tests.unit.answerer.lives import World
 from tests.unit.answerer.published import answer, correction, day, moment
-from tests.unit.answerer.test_kinds import KINDS
 
 DERIVED = {"label", "raw_value", "corrected", "block_end", "provisional"}
 """The columns that are named differently in the public records, or follow from them."""
@@ -49,25 +45,6 @@ def test_columns_are_those_of_the_public_records() -> None:
     private = set(JournalEntry.__struct_fields__) - public
     assert private
     assert private.isdisjoint(COLUMNS)
-
-
-@pytest.mark.parametrize("query", KINDS.values(), ids=KINDS)
-def test_answers_of_every_kind_have_a_row_for_each_number(query: str) -> None:
-    world = World(
-        asked_of(f'{FILE}\n[[query]]\n{query}\nname = "q"\nwindow = "10ms"\nnoise = 1.0\n')
-    )
-    world.events = [event(1, time, x=2.5, c="a") for time in range(0, 30, 3)]
-    world.live()
-    answers = list(distinct_answers(value for _, value in world.topics.answers))
-    rows = list(table_of(*answers).rows())
-    expected = []
-    for one in answers:
-        assert isinstance(one, PrivateAnswer)
-        values = one.value if isinstance(one.value, list) else [one.value]
-        labels = [None] if one.labels is None else one.labels
-        expected += list(zip(labels, values, strict=True))
-    assert [(row.label, row.value) for row in rows] == expected
-    assert all(row.raw_value == row.value and not row.corrected for row in rows)
 
 
 def test_a_correction_replaces_the_values_of_its_windows_and_keeps_the_answers() -> None:
@@ -144,18 +121,6 @@ def test_a_window_without_a_published_key_is_answered_and_has_no_row() -> None:
 
 
 @pytest.mark.slow
-def test_the_plot_marks_the_error_that_a_block_shares() -> None:
-    days = [answer(at, 10.0) for at in range(6)]
-    table = table_of(*days, correction(days[:2], 1.0), correction(days[2:4], 2.0))
-    (axes,) = plot_answers(table).axes
-    bars = [bar.lines[2][0].get_segments()[0][:, 1].tolist() for bar in axes.containers]
-    half = 1.959964 / 2  # the stand-in for a noise of 1, over two windows
-    assert bars == [pytest.approx([at - half, at + half]) for at in (11.0, 12.0)]
-    shown = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert shown.count("error that a block shares") == 1
-
-
-@pytest.mark.slow
 def test_the_plot_draws_values_intervals_and_gaps(tmp_path: Path) -> None:
     days = [answer(at, 10.0 + at) for at in (0, 1, 4)]
     late = [answer(at, 20.0, provisional_until=moment(9)) for at in (5, 6)]
@@ -178,31 +143,6 @@ def test_the_plot_draws_values_intervals_and_gaps(tmp_path: Path) -> None:
     before = (tmp_path / "draft.svg").read_bytes()
     save_plot(table, tmp_path / "draft.svg", "svg")
     assert (tmp_path / "draft.svg").read_bytes() == before
-
-
-@pytest.mark.slow
-def test_labels_are_panels_and_histograms_are_grids() -> None:
-    by_label = [answer(at, [1.0, 2.0], labels=["a", 7], query="by") for at in range(3)]
-    bins = [
-        answer(at, [1.0, 2.0, 4.0], labels=["0 to 1", "1 to 2", "2 to 3"], kind="histogram")
-        for at in (0, 1, 3)
-    ]
-    top = [
-        answer(0, [5.0, 3.0], labels=["tea", "milk"], kind="top", query="top"),
-        answer(1, [6.0, 2.0], labels=["salt", "tea"], kind="top", query="top"),
-    ]
-    panels = [axes for axes in plot_answers(table_of(*by_label, *bins, *top)).axes if axes.lines]
-    assert [list(map(float, axes.lines[0].get_ydata())) for axes in panels] == [
-        [1.0] * 4,
-        [2.0] * 4,
-    ]
-    grids = [
-        axes.collections[0].get_array().filled(-1.0).tolist()
-        for axes in plot_answers(table_of(*bins, *top)).axes
-        if axes.get_title(loc="left")
-    ]
-    assert grids[0] == [[1.0, 1.0, -1.0, 1.0], [2.0, 2.0, -1.0, 2.0], [4.0, 4.0, -1.0, 4.0]]
-    assert grids[1] == [[3.0, -1.0], [-1.0, 6.0], [5.0, 2.0]]  # milk, salt, tea
 
 
 @pytest.mark.slow

@@ -19,23 +19,11 @@ from streams.answerer.kinds import Floats
 from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
 from streams.answerer.query_file import QueryFile
 from streams.answerer.window_answering import InconsistentRun
-from streams.answerer.windows import Calendar
 from streams.records import Policy
 from tests.examples import examples
-from tests.unit.answerer.asking import COUNT, END, FILE, answered, asked_of, event
-from tests.unit.answerer.blocks import BLOCKS, CORRECTED, EVENTS, SLIDING, SUM, TWO
-from tests.unit.answerer.lives import Doom, Killed, World
-
-BERLIN = (
-    'timezone = "Europe/Berlin"\n'
-    + FILE.replace("1970-01-01", "2026-01-01").replace(END, "2027-01-01")
-    + COUNT.replace("10ms", "1d")
-    + COUNT.replace("10ms", "1mo").replace('"count"\nkind', '"months"\nkind')
-    + CORRECTED.replace("10ms", "1d")
-    .replace(BLOCKS, "block = 4\ncorrected = 20")
-    .replace('"count"\nkind', '"late"\nkind')
-)
-PLACES = 600
+from tests.unit.answerer.asking import FILE, answered, asked_of, event
+from tests.unit.answerer.blocks import EVENTS, SLIDING, SUM, TWO
+from tests.unit.answerer.lives import World
 
 
 def world_of(query_file: QueryFile | None = None, **options: Any) -> World:
@@ -55,16 +43,6 @@ def records_of(world: World) -> list[AnswerRecord]:
 
 def corrections_of(world: World) -> list[Correction]:
     return [one for one in records_of(world) if isinstance(one, Correction)]
-
-
-def assert_as_calm(world: World) -> None:
-    """Check that charges and steps are those of an answerer that was never interrupted."""
-    assert world.answers.keys() == CALM.answers.keys()
-    assert all(len(answers) == 1 for answers in world.answers.values())
-    assert world.contents == CALM.contents
-    assert world.service.spent_units() == CALM.service.spent_units()
-    for ours, calm in zip(corrections_of(world), corrections_of(CALM), strict=True):
-        assert ours.left_out == pytest.approx(calm.left_out, abs=10.0 * ours.left_out_stddev)
 
 
 def test_corrected_answers_are_about_all_users() -> None:
@@ -104,25 +82,6 @@ def _seconds(moment: str) -> float:
     return datetime.fromisoformat(moment).timestamp()
 
 
-@pytest.mark.slow
-def test_correction_that_was_answered_is_published_with_the_same_bytes() -> None:
-    world = world_of()
-    while not (world.entries and world.entries[-1].corrects and not corrections_of(world)):
-        world = world_of()
-        for place in range(1, PLACES):
-            world = world_of()
-            try:
-                world.live(Doom(place))
-            except Killed:
-                last = world.entries[-1] if world.entries else None
-                if last and last.kind == "answered" and last.corrects and not corrections_of(world):
-                    break
-    correction = world.entries[-1].answer
-    world.live()
-    assert correction in [value for _, value in world.topics.answers]
-    assert_as_calm(world)
-
-
 def test_journal_keeps_open_blocks_and_the_last_answer_only() -> None:
     kept = Counter((entry.kind, entry.block, entry.corrects) for entry in CALM.entries)
     assert kept == {
@@ -145,16 +104,6 @@ def test_missing_entry_of_an_open_block_is_found() -> None:
     world.topics.entries.remove(lost)
     with pytest.raises(InconsistentRun):
         world.live()
-
-
-@pytest.mark.parametrize("text", [TWO, BERLIN])
-def test_steps_before_a_step_are_found_directly(text: str) -> None:
-    query_file = asked_of(text)
-    calendar = Calendar(query_file)
-    for step in range(100):
-        assert Calendar(query_file, step).next == calendar.next
-        assert calendar.next.step == step == calendar.step
-        calendar.advance()
 
 
 EVENT = st.tuples(st.integers(0, 119), st.integers(0, 3), st.sampled_from([2.0, 1.3, 0.4, -2.0]))
@@ -285,16 +234,3 @@ def test_noise_of_a_correction_moves_no_value_far(
         assert found.value == pytest.approx(raw)
     far = np.abs(found.value - middle_of(found))
     assert (far <= 2.0 * stddev / len(raw) + 1e-9).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("left_out", "part"), [(0.0, 0.4), (2.0, 1.55), (9.0, 1.1)])
-def test_noise_of_a_correction_adds_less_error_if_little_was_left_out(
-    left_out: float, part: float
-) -> None:
-    random, raw, count = np.random.default_rng(3), np.full((4, 1), 1e6), 4_000
-    offs = [
-        correct(raw, 1.0, np.array([noisy]), 1.0, None, 0.95).value[0, 0] - 1e6 - left_out / 4.0
-        for noisy in left_out + random.standard_normal(count)
-    ]
-    assert np.mean(np.square(offs)) < part / 16.0

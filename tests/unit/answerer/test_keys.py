@@ -118,14 +118,10 @@ def test_window_without_keys_is_answered() -> None:
     assert (answer.value, answer.lower, answer.upper, answer.labels) == ([], [], [], [])
 
 
-def test_users_without_budget_do_not_count() -> None:
+@pytest.mark.parametrize(("windows", "policy"), [(2.5, "halt"), (2.9, "clip")])
+def test_users_who_cannot_pay_a_window_do_not_count(windows: float, policy: str) -> None:
     """Each can pay for two windows: in the third none is admitted, so no key has users."""
-    answers = answers_of(shopping(3), budget=2.5 * PRICE)
-    assert [answer.labels for answer in answers] == [["bread"], ["bread"], []]
-
-
-def test_users_who_are_clipped_do_not_count() -> None:
-    answers = answers_of(shopping(3), budget=2.9 * PRICE, on_exhaustion="clip")
+    answers = answers_of(shopping(3), budget=windows * PRICE, on_exhaustion=policy)
     assert [answer.labels for answer in answers] == [["bread"], ["bread"], []]
 
 

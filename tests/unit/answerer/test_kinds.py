@@ -111,35 +111,37 @@ def answered(kind: str, value: list[float], stddev: float = 1e-9) -> Any:
     return query_of(kind).answered(np.array(value), stddev, 0.95)
 
 
-def test_counts_and_sums_are_the_noisy_sum() -> None:
+def test_answers_follow_from_the_noisy_sum() -> None:
     found = answered(KINDS["sum by"], [1.0, 2.0, -3.0], 1.0)
     assert (found.value, found.labels) == ([1.0, 2.0, -3.0], ["a", "b", "z"])
     width = found.upper[0] - 1.0
     assert 1.96 < width < 2.4  # three intervals together
     assert answered(KINDS["histogram"], [1, 2, 3]).labels == ["-1 to 0", "0 to 2", "2 to 8"]
+    largest = answered(KINDS["top"], [1.0, -2.0, 7.0])
+    assert (largest.labels, largest.value) == (["z", "a"], [7.0, 1.0])
+    assert [answered(KINDS["threshold"], [sum_]).above for sum_ in (10.5, 9.5)] == [True, False]
 
 
-def test_the_largest_come_first() -> None:
-    found = answered(KINDS["top"], [1.0, -2.0, 7.0])
-    assert (found.labels, found.value) == (["z", "a"], [7.0, 1.0])
-
-
-def test_a_threshold_is_passed_or_not() -> None:
-    assert answered(KINDS["threshold"], [10.5]).above is True
-    assert answered(KINDS["threshold"], [9.5]).above is False
-
-
-def test_a_mean_is_that_of_its_values_and_stays_in_its_range() -> None:
-    asked = query_of(KINDS["mean"].replace("each = 2", "each = 100"))
+@pytest.mark.parametrize(
+    ("kind", "true", "no_users", "bounds"),
+    [
+        ("mean", 2.5, [0.3, -0.1], (-2.0, 9.0)),
+        ("variance", float(np.var([-2.0, 0.5, 4.0, 7.5])), [0.3, 0.2, -0.1], (0.0, 5.5**2)),
+    ],
+)
+def test_means_and_variances_are_those_of_the_values_and_in_range(
+    kind: str, true: float, no_users: list[float], bounds: tuple[float, float]
+) -> None:
+    asked = query_of(KINDS[kind].replace("each = 2", "each = 100"))
     events = [(user, x, "a") for user, x in enumerate([-2.0, 0.5, 4.0, 7.5])]
     value = asked.rows(content_of(asked, events))[1].sum(axis=0)
     found = asked.answered(value, 1e-9, 0.95)
-    assert found.value == pytest.approx(2.5, abs=1e-6)
-    assert found.lower <= 2.5 <= found.upper
-    nothing = asked.answered(np.array([0.3, -0.1]), 1.0, 0.95)
-    assert (nothing.value, nothing.lower, nothing.upper) == (None, -2.0, 9.0)
-    noisy = asked.answered(np.array([9.0, 1.0]), 1e-9, 0.95)
-    assert noisy.value == 9.0
+    assert found.value == pytest.approx(true, abs=1e-5)
+    assert found.lower <= true <= found.upper
+    nothing = asked.answered(np.array(no_users), 1.0, 0.95)
+    assert (nothing.value, nothing.lower, nothing.upper) == (None, *bounds)
+    if kind == "mean":
+        assert asked.answered(np.array([9.0, 1.0]), 1e-9, 0.95).value == 9.0
 
 
 def noisy_answers(
@@ -186,17 +188,6 @@ def test_intervals_of_means_and_variances_hold(values: list[float], stddev: floa
     assert all(a.value is None or a.lower <= a.value <= a.upper for a in variances)
     means = noisy_answers(f'kind = "mean"\n{bounds}', [sums[0], users], stddev)
     assert covered(means, float(scaled.mean())) > least
-
-
-def test_a_variance_is_that_of_its_values() -> None:
-    asked = query_of(KINDS["variance"].replace("each = 2", "each = 100"))
-    values = [-2.0, 0.5, 4.0, 7.5]
-    events = [(user, x, "a") for user, x in enumerate(values)]
-    found = asked.answered(asked.rows(content_of(asked, events))[1].sum(axis=0), 1e-9, 0.95)
-    assert found.value == pytest.approx(float(np.var(values)), abs=1e-5)
-    assert found.lower <= np.var(values) <= found.upper
-    nothing = asked.answered(np.array([0.3, 0.2, -0.1]), 1.0, 0.95)
-    assert (nothing.value, nothing.lower, nothing.upper) == (None, 0.0, 5.5**2)
 
 
 def test_a_ratio_has_its_own_bounds_and_conditions_in_each_number() -> None:

@@ -135,15 +135,6 @@ def test_rejected_run_publishes_its_missing_last_answer() -> None:
     assert lost in world.topics.answers
 
 
-def test_of_two_runs_that_start_at_once_one_answers_a_window() -> None:
-    world = World(assume_independent_timing=True)
-    first, second = (life_of(world, parse_queries(run=run)) for run in ("r", "s"))
-    read(first, world.events)
-    with pytest.raises(AlreadyAnswered):
-        read(second, world.events)
-    assert windows_of(world, "s") == []
-
-
 def test_run_that_lost_the_budget_publishes_nothing_more() -> None:
     world = World()
     first, second = (life_of(world, parse_queries(run=run)) for run in ("r", "s"))

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from streams.answerer import published_answers as answers_module
+from streams.answerer.answer_table import AnswerTable
 from streams.answerer.published_answers import distinct_answers, read_answers
 from streams.config import Config, ConfigurationError
 from streams.kafka.authentic import ANSWERERS, Signers
@@ -28,15 +29,26 @@ DOCUMENT = yaml.safe_load((TOP / "deploy" / "asyncapi-answers.yaml").read_text(e
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
-def test_answers_of_every_kind_follow_the_published_schema(query: str) -> None:
+def test_answers_of_every_kind_fit_the_schema_and_the_table(query: str) -> None:
     rest = 'name = "q"\nwindow = "10ms"\nnoise = 1.0'
     world = World(asked_of(f"{FILE}\n[[query]]\n{query}\n{rest}\n"))
     world.events = [event(1, time, x=2.5, c="a") for time in range(0, 30, 3)]
     world.live()
     assert len(world.topics.answers) == 2
     schema = jsonschema.Draft202012Validator(DOCUMENT["components"]["schemas"]["Answer"])
-    for _, value in world.topics.answers:
+    values = [value for _, value in world.topics.answers]
+    for value in values:
         schema.validate(msgspec.json.decode(value))
+    expected: list[tuple[Any, Any]] = []
+    for one in (msgspec.json.decode(value) for value in values):
+        numbers = one["value"] if isinstance(one["value"], list) else [one["value"]]
+        labels = one.get("labels")
+        expected += zip([None] if labels is None else labels, numbers, strict=True)
+    table = AnswerTable()
+    for answer in distinct_answers(values):
+        table.add(answer)
+    assert [(row.label, row.value) for row in table.rows()] == expected
+    assert all(row.raw_value == row.value and not row.corrected for row in table.rows())
 
 
 @pytest.fixture(scope="module")
@@ -77,16 +89,10 @@ def test_reader_remembers_a_bounded_number_of_steps(
 
 
 def test_reader_selects_dataset_and_run(published: list[bytes]) -> None:
-    values = [
-        published[0],
-        forged(published[0], run="s", value=1.0),
-        forged(published[0], dataset="e", value=2.0),
-    ]
-    assert [(a.dataset, a.run) for a in distinct_answers(values)] == [
-        ("d", "r"),
-        ("d", "s"),
-        ("e", "r"),
-    ]
+    changes: list[dict[str, Any]] = [{}, {"run": "s", "value": 1.0}, {"dataset": "e", "value": 2.0}]
+    values = [forged(published[0], **one) for one in changes]
+    names = [("d", "r"), ("d", "s"), ("e", "r")]
+    assert [(a.dataset, a.run) for a in distinct_answers(values)] == names
     assert [a.run for a in distinct_answers(values, "d", "s")] == ["s"]
     assert [a.dataset for a in distinct_answers(values, "e")] == ["e"]
 
@@ -94,14 +100,8 @@ def test_reader_selects_dataset_and_run(published: list[bytes]) -> None:
 def test_invalid_records_are_skipped(
     published: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
-    odd = [
-        b"",
-        b"{}",
-        b"\xff",
-        b"[" * 5000,
-        forged(published[0], v=2),
-        forged(published[0], lower=""),
-    ]
+    odd = [b"", b"{}", b"\xff", b"[" * 5000]
+    odd += [forged(published[0], v=2), forged(published[0], lower="")]
     with caplog.at_level(logging.WARNING, "turnstile.answers"):
         assert [a.step for a in distinct_answers([*odd, published[0]])] == [0]
     assert len(caplog.records) == len(odd)

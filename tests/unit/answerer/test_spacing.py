@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
-from pathlib import Path
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -12,16 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.corrections import policy_of
-from streams import Turnstile
-from streams.answerer.event_file import EventFile
 from streams.answerer.events import SkipReason
-from streams.answerer.published_answers import Correction, PrivateAnswer
 from streams.answerer.query_keys import UnusableQueries
-from streams.answerer.query_plans import plan_of
 from streams.answerer.spacing import DAY, Spacing, Unit
 from streams.answerer.windows import Calendar, InputState
-from tests.unit.answerer.asking import COUNT, END, FILE, answered, asked_of, at, event, parse_blocks
+from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, at, event
 
 ZONES = [
     "UTC",
@@ -111,22 +104,6 @@ def test_moments_after_the_last_year_are_in_some_pane() -> None:
         assert spacing.begin(number) < spacing.begin(number + 2)
 
 
-def test_sliding_windows_of_months_contain_the_events_of_their_months() -> None:
-    query_file = asked_of(text_of("Europe/Berlin", "2026-01-01", window='"3mo"', every='"1mo"'))
-    state = InputState(query_file)
-    for month in range(12):
-        begin = midnight("Europe/Berlin", 2026, month + 1, 1)
-        state.take(at(2 * month), event(month, begin), None)
-        state.take(at(2 * month + 1), event(50 + month, begin + 27 * DAY), None)
-    for number in range(9):
-        window = state.calendar.next
-        assert window.start == midnight("Europe/Berlin", 2026, number + 1, 1)
-        users, _ = state.content_of(window)
-        months = list(range(number, number + 3))
-        assert users == months + [50 + month for month in months]
-        state.close(window)
-
-
 @given(
     windows=st.lists(
         st.sampled_from(["1d", "1w", "1mo", "2mo", "3mo|1mo", "6d|2d", "36h", "4h|1h"]),
@@ -205,86 +182,3 @@ def test_start_with_an_offset_or_in_hours_is_taken() -> None:
         query_file = asked_of(text_of("Europe/Berlin", start))
         assert query_file.start == midnight("Europe/Berlin", 2026, 7, 1)
     asked_of(text_of("Europe/Berlin", "2026-07-01T06:30:00", window='"2h"'))
-
-
-MONTHLY: dict[str, Any] = {
-    "dataset": "d",
-    "run": "r",
-    "timezone": "Europe/Berlin",
-    "input": {
-        "user": "user",
-        "users": "integer",
-        "time": "time",
-        "start": datetime(2026, 1, 1),
-        "end": datetime(2027, 1, 1),
-        "clock": "events",
-    },
-    "query": [
-        {
-            "name": "monthly",
-            "kind": "distinct",
-            "window": "1mo",
-            "active_windows": 3,
-            "left_out": 0.3,
-            "block": 3,
-            "corrected": 12,
-        }
-    ],
-}
-
-
-def year_file(path: Path) -> Path:
-    """Write the first and the last second of each month in Berlin, of some users."""
-    lines = ["user,time"]
-    for month in range(13):
-        moment = midnight("Europe/Berlin", 2026 + month // 12, month % 12 + 1, 1)
-        for user in range(60):
-            for time in (moment - 1000, moment):
-                if user >= 4 * month or user < 10:
-                    stated = datetime.fromtimestamp(time / 1000, UTC).isoformat()
-                    lines.append(f"{user},{stated}")
-    path.write_text("\n".join(lines), encoding="ascii")
-    return path
-
-
-def test_blocks_of_months_are_answered_corrected_and_planned(tmp_path: Path) -> None:
-    query_file = parse_blocks(MONTHLY).for_a_file()
-    assert (query_file.blocks[0].size, query_file.blocks[0].number) == (3, 4)
-    file = EventFile(year_file(tmp_path / "year.csv"), query_file)
-    with Turnstile.in_memory() as turnstile:
-        turnstile.create_dataset("d", user_ids="integer", measure="gdp", budget=50.0)
-        records = answered(query_file, turnstile, file)
-    answers = [one for one in records if isinstance(one, PrivateAnswer)]
-    corrections = [one for one in records if isinstance(one, Correction)]
-    assert [one.start for one in answers][:4] == [
-        "2026-01-01T00:00:00+01:00",
-        "2026-02-01T00:00:00+01:00",
-        "2026-03-01T00:00:00+01:00",
-        "2026-04-01T00:00:00+02:00",
-    ]
-    assert all(one.end == two.start for one, two in pairwise(answers))
-    assert [(one.start[:10], one.end[:10]) for one in corrections] == [
-        ("2026-01-01", "2026-04-01"),
-        ("2026-04-01", "2026-07-01"),
-        ("2026-07-01", "2026-10-01"),
-        ("2026-10-01", "2027-01-01"),
-    ]
-    # The last second of a month and the first of the same month, of the users of either.
-    truth = [
-        len({u for u in range(60) if u >= 4 * month or u < 10 or u >= 4 * (month + 1)})
-        for month in range(12)
-    ]
-    windows = [window for one in corrections for window in one.windows]
-    for block in range(4):
-        months = slice(3 * block, 3 * block + 3)
-        assert sum(window.value for window in windows[months]) == pytest.approx(
-            sum(truth[months]), abs=1.0
-        )
-        if block:
-            assert corrections[block].left_out > 10.0
-    (asked,) = MONTHLY["query"]
-    asked = {key: asked[key] for key in ("name", "kind", "window", "active_windows")}
-    plan = plan_of({**MONTHLY, "query": [asked]}, None, policy_of(1.0, 1e-6), file)
-    assert [month.month for month in plan.worst_case.months[:12]] == [
-        f"2026-{month:02}" for month in range(1, 13)
-    ]

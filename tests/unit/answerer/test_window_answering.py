@@ -49,7 +49,6 @@ STEPS = len(CALM.answers)
 PLACES = 600  # more than a life passes
 OVERTAKEN = (Superseded, Fenced)
 OPEN = 2  # the place before a life opens the run
-LOOK = 7  # the place before a new run's first life reads the published answers
 CHARGED = 10  # the write with which a life has charged its first window in every partition
 
 
@@ -120,17 +119,6 @@ def test_journal_of_a_run_does_not_grow_with_its_windows() -> None:
     assert len(long.contents) == 2 * len(long.answers)  # in each partition once
 
 
-@pytest.mark.slow
-def test_next_answer_deletes_entries_that_a_killed_answerer_left() -> None:
-    for place in range(1, PLACES):
-        world = World()
-        killed = survive(world, [place])
-        assert [entry.kind for entry in world.entries if entry.kind != "begin"] == ["answered"]
-        assert len(world.entries) <= 2
-        if not killed:
-            break
-
-
 def test_of_two_answerers_with_other_files_the_first_answers_the_run() -> None:
     """The other one looks before there is anything, and begins when something was answered."""
     world = World()
@@ -179,14 +167,6 @@ def test_concurrent_answerers_answer_each_window_once(
     assert_whole(world, rejects={Reason.OLDER_ATTEMPT}, calm=calm)
 
 
-def test_answerer_overtaken_before_it_reads_answers_is_superseded() -> None:
-    """The other one begins and publishes between its begin and its look: no entry is missing."""
-    world = World()
-    with pytest.raises(Superseded):
-        world.live(Sleep(LOOK, world.live))
-    assert_whole(world, rejects={Reason.OLDER_ATTEMPT})
-
-
 @pytest.mark.parametrize("before", [1, 20], ids=["new run", "old run"])
 @pytest.mark.parametrize("until", [CHARGED, 1000], ids=["charges", "answers all"])
 def test_answerer_overtaken_while_opening_takes_the_run_over(before: int, until: int) -> None:
@@ -212,15 +192,6 @@ def test_marks_of_an_attempt_that_is_over_count_for_nothing() -> None:
     world.live()
     world.live()
     assert_whole(world)
-
-
-def test_the_last_answer_is_published_by_whoever_comes_next() -> None:
-    world = World()
-    world.live()
-    lost = world.topics.answers.pop()
-    world.live()
-    assert world.topics.answers[-1] == lost
-    assert len(world.topics.answers) == STEPS
 
 
 @pytest.mark.parametrize(("kept", "forgets"), [(0, True), (0, False), (1, False), (5, False)])

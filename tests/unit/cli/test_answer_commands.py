@@ -100,12 +100,7 @@ def test_several_files_are_written_at_once(
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["--follow", "--csv", "a.csv"],
-        ["--plot", "a.gif"],
-        ["--csv", "none/a.csv"],
-        ["--csv", "."],
-    ],
+    [["--follow", "--csv", "a.csv"], ["--plot", "a.gif"], ["--csv", "none/a.csv"], ["--csv", "."]],
 )
 def test_files_that_cannot_be_written_are_refused(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -146,6 +141,8 @@ def test_the_table_shows_the_corrected_value_of_each_window(
     values = [float(row[2].replace(",", "")) for row in rows]
     assert values == pytest.approx([1234.7, 1234.8, 1234.9, 7.0], abs=0.06)
     assert [row[6] for row in rows] == ["corrected", "corrected", "provisional", "admitted"]
+    # Half an interval is 2, so one decimal is the second digit.
+    assert {len(row[at].partition(".")[2]) for row in rows for at in (2, 3, 5)} == {1}
 
 
 def test_json_prints_every_record(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,10 +161,3 @@ def test_a_reader_that_has_read_enough_ends_the_table_without_an_error(
     assert main(["answers"]) == 0
     assert capsys.readouterr().err == ""
     assert not sys.stdout.closed
-
-
-def test_digits_follow_the_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    # Half an interval is 2, so one decimal is the second digit.
-    assert main(["answers", "--query", "q"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
-    assert {len(row[at].partition(".")[2]) for row in rows for at in (2, 3, 5)} == {1}

@@ -61,12 +61,6 @@ def test_only_months_and_noisy_models_are_printed(shop: Path, printed: Printed) 
     assert [" ".join(line.split()) for line in lines] == expected
 
 
-def test_months_without_tested_customers_have_no_auc(shop: Path, printed: Printed) -> None:
-    _, _, *lines, _ = printed("--data", str(shop), "--show-private")
-    assert [len(line.split()) for line in lines] == [4] * len(lines)
-    assert lines[-1].split()[-1] == "-"
-
-
 @pytest.mark.slow
 def test_the_example_trains_every_month(printed: Printed) -> None:
     _, _, *lines, decisions = printed("--show-private")

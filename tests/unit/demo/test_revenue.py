@@ -52,10 +52,13 @@ def compared(shop: Purchases, folder: Path) -> tuple[dict[str, Any], Answers]:
 
 
 def test_the_service_admits_what_the_choice_of_the_plan_assumed(
-    shop: Purchases, compared: tuple[dict[str, Any], Answers]
+    shop: Purchases, folder: Path, compared: tuple[dict[str, Any], Answers]
 ) -> None:
     summary, answers = compared
     found, service = answers["individual"], summary["service"]
+    (query,) = read_query_file(folder / "revenue-queries.toml").queries
+    assert (query.each, query.active_windows) == (found.plan.cap, found.plan.active_days)
+    assert sum(1 for _ in (folder / "purchases.csv").open()) == 1 + len(shop.values)
     sums = shop.sum_by_day(contributions(shop, found.plan))
     expected = errors(sums, shop, found.plan.noise_stddev, SEEDS)
     assert found.errors == pytest.approx(expected, rel=1e-4)
@@ -66,7 +69,7 @@ def test_the_service_admits_what_the_choice_of_the_plan_assumed(
     assert np.abs(found.values - sums).max() < 6.0 * found.plan.noise_stddev
 
 
-def test_the_noise_of_the_worst_case_and_of_individual_accounting_is_that_of_the_budget(
+def test_noise_of_two_accountings_is_that_of_the_budget(
     compared: tuple[dict[str, Any], Answers],
 ) -> None:
     _, answers = compared
@@ -77,16 +80,7 @@ def test_the_noise_of_the_worst_case_and_of_individual_accounting_is_that_of_the
         assert mu == pytest.approx(gdp_budget(EPSILON, DELTA))
 
 
-def test_the_file_of_the_query_can_be_answered_again(
-    shop: Purchases, folder: Path, compared: tuple[dict[str, Any], Answers]
-) -> None:
-    plan = compared[1]["individual"].plan
-    (query,) = read_query_file(folder / "revenue-queries.toml").queries
-    assert (query.each, query.active_windows) == (plan.cap, plan.active_days)
-    assert sum(1 for _ in (folder / "purchases.csv").open()) == 1 + len(shop.values)
-
-
-def test_the_summary_has_means_with_standard_errors_of_each_accounting(
+def test_the_summary_has_means_with_their_standard_errors(
     compared: tuple[dict[str, Any], Answers],
 ) -> None:
     summary, answers = compared

@@ -24,30 +24,19 @@ def missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
     return check
 
 
-def test_nothing_is_missing_where_wheels_fit(missing: Callable[[], list[str]]) -> None:
-    assert missing() == []
-
-
-def test_an_old_python_is_missing_one(
-    missing: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "lacks", ["", "a Python of today", "venv", "a C library", "a C library of today"]
+)
+def test_what_a_machine_lacks_is_named(
+    lacks: str, missing: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "version_info", (3, 10, 14, "final", 0))
-    assert len(missing()) == 1
-
-
-def test_python_without_venv_is_missing_a_module(
-    missing: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ensurepip", None)
-    assert len(missing()) == 1
-
-
-@pytest.mark.parametrize("libc", ["", "glibc 2.27"])
-def test_another_or_older_c_library_has_no_wheels(
-    libc: str, missing: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "confstr", lambda _: libc)
-    assert len(missing()) == 1
+    if lacks == "a Python of today":
+        monkeypatch.setattr(sys, "version_info", (3, 10, 14, "final", 0))
+    elif lacks == "venv":
+        monkeypatch.setitem(sys.modules, "ensurepip", None)
+    elif lacks:
+        monkeypatch.setattr(os, "confstr", lambda _: "glibc 2.27" if "today" in lacks else "")
+    assert len(missing()) == bool(lacks)
 
 
 def test_machine_without_wheels_needs_redis_and_java(

@@ -14,12 +14,11 @@ import pytest
 from streams.gateway import http_operations
 from streams.gateway.http_gateway import Gateway
 from streams.gateway.problems import STATUSES, ProblemReason
-from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
 from streams.records import Reason
 from tests.gateways import gateway_to
 from tests.keys import private_key, public
-from tests.unit.gateway.asking import OTHER_STEP, STEP, ask, create, opened
+from tests.unit.gateway.asking import STEP, ask, create, opened
 from tests.unit.sdk.partitions import Partitions
 from tests.waiting import HANGS_AFTER
 
@@ -37,11 +36,16 @@ def gateway(service: Partitions) -> Iterator[Gateway]:
         yield served
 
 
-def test_repeated_request_gets_the_same_decision_anywhere(
-    service: Partitions, gateway: Gateway
-) -> None:
+@pytest.fixture
+def path(gateway: Gateway) -> str:
+    """Return the path of an open attempt of a run of dataset d."""
     create(gateway)
-    path = opened(gateway)
+    return opened(gateway)
+
+
+def test_repeated_request_gets_the_same_decision_anywhere(
+    service: Partitions, gateway: Gateway, path: str
+) -> None:
     first = ask(gateway, "POST", f"{path}/steps/0", STEP)
     assert (first.status, first.body["admitted"]) == (200, [True] * 3)
     with gateway_to(service) as other:
@@ -51,22 +55,10 @@ def test_repeated_request_gets_the_same_decision_anywhere(
     assert service.spent() == {user: 2 * spent for user, spent in SPENT.items()}
 
 
-def test_other_content_for_a_step_is_a_conflict(service: Partitions, gateway: Gateway) -> None:
-    create(gateway)
-    path = opened(gateway)
-    ask(gateway, "POST", f"{path}/steps/0", STEP)
-    refused = ask(gateway, "POST", f"{path}/steps/0", OTHER_STEP)
-    assert (refused.status, refused.body["reason"]) == (409, "step-content-changed")
-    assert ask(gateway, "POST", f"{path}/steps/0", STEP).status == 200
-    assert service.spent() == SPENT
-
-
 @pytest.mark.parametrize("lost", ["deaf", "mute"])
 def test_incomplete_decision_is_completed_by_the_same_request(
-    service: Partitions, gateway: Gateway, lost: str
+    service: Partitions, gateway: Gateway, path: str, lost: str
 ) -> None:
-    create(gateway)
-    path = opened(gateway)
     before = service.before_result
     # The question about the attempt is answered; then one partition is lost.
     service.before_result = lambda: setattr(service, lost, {2})
@@ -81,10 +73,8 @@ def test_incomplete_decision_is_completed_by_the_same_request(
 
 
 def test_identical_requests_at_the_same_time_charge_once(
-    service: Partitions, gateway: Gateway
+    service: Partitions, gateway: Gateway, path: str
 ) -> None:
-    create(gateway)
-    path = opened(gateway)
     with ThreadPoolExecutor(8) as threads:
         sent = [threads.submit(ask, gateway, "POST", f"{path}/steps/0", STEP) for _ in range(8)]
         responses = [each.result() for each in sent]
@@ -93,11 +83,10 @@ def test_identical_requests_at_the_same_time_charge_once(
     assert service.spent() == SPENT
 
 
+@pytest.mark.usefixtures("path")
 def test_number_of_an_attempt_without_its_token_charges_nothing(
     service: Partitions, gateway: Gateway
 ) -> None:
-    create(gateway)
-    opened(gateway)
     guessed = f"/v1/datasets/d/runs/r/attempts/1-{'0' * 32}"
     assert ask(gateway, "POST", f"{guessed}/steps/0", STEP).status == 409
     assert service.spent() == {}
@@ -129,16 +118,6 @@ def test_list_of_halts_says_if_it_is_cut_off(
         ask(gateway, "POST", f"{path}/steps/{step}", STEP)
         listed = ask(gateway, "GET", f"{path}/halts").body
         assert (len(listed["halts"]), listed["is_complete"]) == (min(step + 1, 2), is_complete)
-
-
-def test_dataset_keeps_its_policy_and_is_shown(gateway: Gateway) -> None:
-    made = create(gateway, epsilon=1.0, delta=1e-5, budget=None, measure="gdp").body
-    assert ask(gateway, "GET", "/v1/datasets/d").body == made
-    other = create(gateway)
-    assert (other.status, other.body["reason"]) == (409, "policy-changed")
-    assert other.body["held"]["budget"] == made["budget"]
-    missing = ask(gateway, "GET", "/v1/datasets/e")
-    assert (missing.status, missing.body["reason"]) == (404, "unknown-dataset")
 
 
 # --- keys ---------------------------------------------------------------------------------------
@@ -190,9 +169,7 @@ def held_results(service: Partitions) -> Iterator[threading.Event]:
         may_end.set()
 
 
-def test_request_beyond_the_limit_is_rejected(
-    service: Partitions,
-) -> None:
+def test_request_beyond_the_limit_is_rejected(service: Partitions) -> None:
     with gateway_to(service, most=1) as gateway:
         create(gateway)
         path = opened(gateway)
@@ -207,9 +184,7 @@ def test_request_beyond_the_limit_is_rejected(
         assert ask(gateway, "POST", f"{path}/steps/0", STEP).status == 200
 
 
-def test_disconnected_caller_keeps_its_place_until_a_decision(
-    service: Partitions,
-) -> None:
+def test_disconnected_caller_keeps_its_place_until_a_decision(service: Partitions) -> None:
     """Otherwise its next request could publish the step beside the first one."""
     with gateway_to(service, most=1) as gateway:
         create(gateway)
@@ -262,10 +237,8 @@ def test_large_body_is_refused_before_it_is_read(service: Partitions) -> None:
     ids=str,
 )
 def test_unusable_step_is_refused_and_changes_nothing(
-    service: Partitions, gateway: Gateway, change: Any, status: int
+    service: Partitions, gateway: Gateway, path: str, change: Any, status: int
 ) -> None:
-    create(gateway)
-    path = opened(gateway)
     response = ask(gateway, "POST", f"{path}/steps/0", {**STEP, **change})
     assert response.status == status, response.body
     if status != 200:
@@ -273,46 +246,35 @@ def test_unusable_step_is_refused_and_changes_nothing(
         assert ask(gateway, "POST", f"{path}/steps/0", STEP).status == 200
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"users": [NaN]}', b"\xff", b"[" * 100_000])
-def test_body_without_the_form_of_json_is_refused(gateway: Gateway, body: bytes) -> None:
-    refused = ask(gateway, "POST", "/v1/datasets", body)
-    assert (refused.status, refused.body["reason"]) == (400, "malformed-request")
-
-
 @pytest.mark.parametrize(
-    ("method", "path", "status", "reason"),
+    ("method", "path", "body", "status", "reason"),
     [
-        ("GET", "/v2", 404, "not-found"),
-        ("DELETE", "/v1/datasets/d", 405, "method-not-allowed"),
-        ("GET", "/v1/datasets/%20", 400, "malformed-request"),
-        ("GET", "/v1/datasets/d/runs/r/attempts/1", 400, "malformed-request"),
+        *(
+            ("POST", "/v1/datasets", body, 400, "malformed-request")
+            for body in (b"", b"{", b"[]", b'{"users": [NaN]}', b"\xff", b"[" * 100_000)
+        ),
+        ("GET", "/v2", None, 404, "not-found"),
+        ("GET", "/v1/datasets/e", None, 404, "unknown-dataset"),
+        ("DELETE", "/v1/datasets/d", None, 405, "method-not-allowed"),
+        ("GET", "/v1/datasets/%20", None, 400, "malformed-request"),
+        ("GET", "/v1/datasets/d/runs/r/attempts/1", None, 400, "malformed-request"),
     ],
 )
 def test_errors_of_the_server_have_the_form_of_a_problem(
-    gateway: Gateway, method: str, path: str, status: int, reason: str
+    gateway: Gateway, method: str, path: str, body: bytes | None, status: int, reason: str
 ) -> None:
-    response = ask(gateway, method, path)
+    response = ask(gateway, method, path, body)
     assert (response.status, response.body["reason"]) == (status, reason)
     assert response.headers["Content-Type"] == "application/problem+json"
 
 
-class Broken(Ledger):
-    """A ledger with a defect."""
-
-    def __init__(self) -> None:
-        super().__init__(1, 3)
-
-    def apply(self, offset: int, value: bytes | None) -> list[Output]:
+def test_broken_connection_ends_the_gateway_and_decides_nothing(
+    service: Partitions, gateway: Gateway, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(offset: int, value: bytes | None) -> list[Output]:
         raise KeyError("a defect")
 
-
-def test_broken_connection_ends_the_gateway_and_decides_nothing(
-    service: Partitions, gateway: Gateway
-) -> None:
-    create(gateway)
-    path = opened(gateway)
-
-    service.ledgers[1] = Broken()
+    monkeypatch.setattr(service.ledgers[1], "apply", fail)
     failed = ask(gateway, "POST", f"{path}/steps/0", STEP)
     assert (failed.status, failed.body["reason"]) == (500, "failed")
     assert gateway.broken.is_set()

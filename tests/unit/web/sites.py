@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -97,38 +97,37 @@ def token_of(user: str = USERS[0]) -> str:
     return KEYS.sign(Claims.new(user=user, ends=ENDS))
 
 
-Ask = Callable[[Browser], Awaitable[None]]
+@asynccontextmanager
+async def _asked(site: Site) -> AsyncIterator[Browser]:
+    await site.start()
+    try:
+        async with Browser(site.url) as browser:
+            yield browser
+    finally:
+        await site.stop()
 
 
-def _ask(site: Callable[[], Site], ask: Ask) -> None:
-    async def asked() -> None:
-        served = site()
-        await served.start()
-        try:
-            async with Browser(served.url) as browser:
-                await ask(browser)
-        finally:
-            await served.stop()
-
-    asyncio.run(asked())
-
-
-def ask_dashboard(
-    ask: Ask, *, page: str | None = None, answers: AnswerReader | None = None
-) -> None:
-    """Ask a dashboard, which browsers may reach at a ``page`` of a proxy."""
+@asynccontextmanager
+async def dashboard(
+    *, page: str | None = None, answers: AnswerReader | None = None
+) -> AsyncIterator[Browser]:
+    """Serve a dashboard, which browsers may reach at a ``page`` of a proxy."""
     if answers is None:
         answers = AnswerReader(Config())
         answers.add(answer(0, 12.5))
-    _ask(lambda: Dashboard(Facts(), answers, Sessions(PASSWORD), "127.0.0.1:0", page=page), ask)
+    site = Dashboard(Facts(), answers, Sessions(PASSWORD), "127.0.0.1:0", page=page)
+    async with _asked(site) as browser:
+        yield browser
 
 
-def ask_portal(
-    ask: Ask, *, page: str | None = None, clock: Clock | None = None, file: Path | None = None
-) -> None:
-    """Ask a portal, whose opened links are in a file."""
+@asynccontextmanager
+async def portal(
+    *, page: str | None = None, clock: Clock | None = None, file: Path | None = None
+) -> AsyncIterator[Browser]:
+    """Serve a portal, whose opened links are in a file."""
     with TemporaryDirectory() as folder:
         visits = Visits(file or Path(folder) / "links.db")
-        now = clock or Clock()
-        _ask(lambda: Portal(Own(), KEYS, visits, "127.0.0.1:0", page=page, now=now), ask)
+        site = Portal(Own(), KEYS, visits, "127.0.0.1:0", page=page, now=clock or Clock())
+        async with _asked(site) as browser:
+            yield browser
         visits.close()

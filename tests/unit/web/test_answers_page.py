@@ -12,7 +12,7 @@ from streams.config import Config
 from streams.web.answer_reader import AnswerReader
 from tests.browser import SCREENS, Screen, chromium, needs_chromium
 from tests.unit.answerer.published import answer, correction, moment
-from tests.unit.web.sites import Browser, ask_dashboard
+from tests.unit.web.sites import dashboard
 
 BLOCK = [answer(at, 100.0 + at, provisional_until=moment(20)) for at in range(20)]
 
@@ -34,11 +34,9 @@ def reader() -> AnswerReader:
 @pytest.mark.slow
 @pytest.mark.process
 @needs_chromium
-def test_the_page_shows_values_gaps_and_new_answers(reader: AnswerReader) -> None:
-    async def ask(browser: Browser) -> None:
+async def test_the_page_shows_values_gaps_and_new_answers(reader: AnswerReader) -> None:
+    async with dashboard(answers=reader) as browser:
         await asyncio.to_thread(check, reader, browser.url)
-
-    ask_dashboard(ask, answers=reader)
 
 
 def check(reader: AnswerReader, url: str) -> None:

@@ -12,15 +12,15 @@ from streams.config import Config, ConfigurationError
 from streams.failures import Exit
 from streams.web.dashboard import MOST_OF_A_SESSION, MOST_OF_VISITORS, Dashboard
 from streams.web.sessions import TRIES, TRIES_OF_ALL, Sessions, TooManyTries
-from tests.unit.web.sites import PASSWORD, SECRET, Browser, ask_dashboard
+from tests.unit.web.sites import PASSWORD, SECRET, dashboard
 from tests.waiting import HANGS_AFTER
 
 PEOPLE = {"runs": [SECRET]}
 
 
 @pytest.mark.parametrize("page", [None, "http://own.example/"])
-def test_people_are_behind_the_login(page: str | None) -> None:
-    async def ask(browser: Browser) -> None:
+async def test_people_are_behind_the_login(page: str | None) -> None:
+    async with dashboard(page=page) as browser:
         before = await browser.event()
         assert (before["known"], before["people"]) == (False, None)
         assert (before["service"] is not None) == (page is None)
@@ -33,12 +33,10 @@ def test_people_are_behind_the_login(page: str | None) -> None:
         for headers in ({}, {"Cookie": "=".join(cookie)}):
             assert (await browser.event(**headers))["people"] is None
 
-    ask_dashboard(ask, page=page)
-
 
 @pytest.mark.parametrize("page", [None, "http://own.example/"])
-def test_answers_need_a_login_if_other_machines_reach_the_page(page: str | None) -> None:
-    async def ask(browser: Browser) -> None:
+async def test_answers_need_a_login_if_other_machines_reach_the_page(page: str | None) -> None:
+    async with dashboard(page=page) as browser:
         path = "answers-of?dataset=shop&query="
         if page is not None:
             assert await browser.event("answers-events") == {"answers": None}
@@ -50,26 +48,20 @@ def test_answers_need_a_login_if_other_machines_reach_the_page(page: str | None)
         assert '"value":[12.5]' in (await browser.get(f"{path}q"))[1]
         assert (await browser.get(f"{path}other"))[0] == 404
 
-    ask_dashboard(ask, page=page)
-
 
 @pytest.mark.parametrize(
     "cookie", ["", "turnstile=", "turnstile=x", "turnstile=" + "A" * 43, "turnstile=%00", "a=b"]
 )
-def test_a_token_that_was_not_given_out_is_none(cookie: str) -> None:
-    async def ask(browser: Browser) -> None:
+async def test_a_token_that_was_not_given_out_is_none(cookie: str) -> None:
+    async with dashboard() as browser:
         assert (await browser.event(Cookie=cookie))["people"] is None
 
-    ask_dashboard(ask)
 
-
-def test_a_client_that_guesses_has_few_tries() -> None:
-    async def ask(browser: Browser) -> None:
+async def test_a_client_that_guesses_has_few_tries() -> None:
+    async with dashboard() as browser:
         for number in range(TRIES):
             assert await browser.login(f"guess {number}") == 403
         assert await browser.login() == 429
-
-    ask_dashboard(ask)
 
 
 def test_guesses_are_limited_per_address_and_together() -> None:
@@ -95,29 +87,25 @@ def test_guesses_are_limited_per_address_and_together() -> None:
     assert not sessions.knows(token)
 
 
-def test_pages_without_a_login_leave_places_to_operators() -> None:
-    async def ask(browser: Browser) -> None:
-        async with AsyncExitStack() as opened:
+async def test_pages_without_a_login_leave_places_to_operators() -> None:
+    async with dashboard() as browser, AsyncExitStack() as opened:
 
-            async def is_told() -> bool:
-                asked = browser.session.get(f"{browser.url}events")
-                return (await opened.enter_async_context(asked)).status == 200
+        async def is_told() -> bool:
+            asked = browser.session.get(f"{browser.url}events")
+            return (await opened.enter_async_context(asked)).status == 200
 
-            assert all([await is_told() for _ in range(MOST_OF_VISITORS)])
-            assert not await is_told()
-            assert await browser.login() == 204
-            assert all([await is_told() for _ in range(MOST_OF_A_SESSION)])
-            assert not await is_told()
-            assert await browser.login() == 204  # another session
-            assert await is_told()
-
-    ask_dashboard(ask)
+        assert all([await is_told() for _ in range(MOST_OF_VISITORS)])
+        assert not await is_told()
+        assert await browser.login() == 204
+        assert all([await is_told() for _ in range(MOST_OF_A_SESSION)])
+        assert not await is_told()
+        assert await browser.login() == 204  # another session
+        assert await is_told()
 
 
-def test_a_closed_page_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_closed_page_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Dashboard, "every", 3600.0)  # no event finds it out
-
-    async def ask(browser: Browser) -> None:
+    async with dashboard() as browser:
         url = f"{browser.url}events"
         pages = [await browser.session.get(url) for _ in range(MOST_OF_VISITORS)]
         assert {page.status for page in pages} == {200}
@@ -127,39 +115,23 @@ def test_a_closed_page_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> 
             while (page := await browser.session.get(url)).status != 200:
                 await page.read()
 
-    ask_dashboard(ask)
 
-
-def test_who_may_see_nothing_takes_up_no_place() -> None:
-    async def ask(browser: Browser) -> None:
+async def test_who_may_see_nothing_takes_up_no_place() -> None:
+    async with dashboard(page="https://own.example/") as browser:
         async with browser.session.get(f"{browser.url}events") as answer:
             said = await answer.text()  # it ends
         assert '"service":null' in said
 
-    ask_dashboard(ask, page="https://own.example/")
 
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        "--listen 0.0.0.0:8480",
-        "--listen 10.0.0.1:8480 --url http://own.example/",
-        "--url http://own.example/",
-    ],
-)
-def test_no_page_is_sent_to_other_machines_without_tls(
-    options: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_page_is_sent_to_other_machines_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNSTILE_DASHBOARD_PASSWORD", PASSWORD)
-    assert main(["dashboard", *options.split()]) == Exit.USAGE
+    url = "--url http://own.example/"
+    for options in ("--listen 0.0.0.0:8480", f"--listen 10.0.0.1:8480 {url}", url):
+        assert main(["dashboard", *options.split()]) == Exit.USAGE
 
 
-def test_for_other_machines_a_password_has_to_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_machines_need_a_password_that_is_not_short() -> None:
     assert main(["dashboard", "--url", "https://own.example/"]) == Exit.USAGE
-    assert "TURNSTILE_DASHBOARD_PASSWORD_FILE" in capsys.readouterr().err
-
-
-def test_a_short_password_is_refused() -> None:
     with pytest.raises(ConfigurationError):
         Config(dashboard_password="x" * 11)
     assert Config(dashboard_password="x" * 12).dashboard_password

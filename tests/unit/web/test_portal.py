@@ -11,7 +11,7 @@ import pytest
 from streams.config import ConfigurationError
 from streams.web.links import Claims, TokenKind, Visits
 from streams.web.portal import MOST_OF_A_USER, Portal
-from tests.unit.web.sites import ENDS, KEYS, USERS, Browser, Clock, ask_portal, token_of
+from tests.unit.web.sites import ENDS, KEYS, USERS, Browser, Clock, portal, token_of
 
 ADA = (200, '{"secret":"of ada-lovelace"}')
 
@@ -22,22 +22,21 @@ async def is_shut(browser: Browser, **headers: str) -> bool:
     return status == 403 and await browser.event(**headers) is None
 
 
-def test_a_link_is_exchanged_for_a_cookie_and_shows_its_user() -> None:
-    async def ask(browser: Browser) -> None:
+async def test_a_link_is_exchanged_for_a_cookie_and_shows_its_user() -> None:
+    async with portal() as browser:
         assert await is_shut(browser)
         for user, other in (USERS, USERS[::-1]):
             assert await browser.enter(token_of(user)) == 204
             assert await browser.event() == {"secret": f"of {user}"}
-            status, said = await browser.get("own")
-            assert (status, other in said) == (200, False)
+            for query in ("", f"?user={other}", "?token=x", f"?u={other}&dataset=d", f"#{other}"):
+                status, said = await browser.get(f"own{query}", **{"X-User": other})
+                assert (status, other in said) == (200, False)
         assert await browser.post("leave") == 204
         assert await is_shut(browser)
 
-    ask_portal(ask)
 
-
-def test_a_link_opens_one_browser_and_works_there_again() -> None:
-    async def ask(browser: Browser) -> None:
+async def test_a_link_opens_one_browser_and_works_there_again() -> None:
+    async with portal() as browser:
         token = token_of()
         assert await browser.enter(token) == 204
         async with Browser(browser.url) as another:
@@ -47,11 +46,9 @@ def test_a_link_opens_one_browser_and_works_there_again() -> None:
         assert await browser.enter(token) == 204  # from its history or a bookmark
         assert await browser.get("own") == ADA
 
-    ask_portal(ask)
 
-
-def test_a_link_that_was_left_opens_nothing_any_more() -> None:
-    async def ask(browser: Browser) -> None:
+async def test_a_link_that_was_left_opens_nothing_any_more() -> None:
+    async with portal() as browser:
         token = token_of()
         await browser.enter(token)
         (cookie,) = browser.cookies.items()
@@ -60,33 +57,24 @@ def test_a_link_that_was_left_opens_nothing_any_more() -> None:
         assert await is_shut(browser, Cookie="=".join(cookie))
         assert await browser.enter(token_of()) == 204  # another link of this user
 
-    ask_portal(ask)
 
-
-def test_opened_and_left_links_are_remembered_over_a_restart(tmp_path: Path) -> None:
-    opened, left = token_of(USERS[0]), token_of(USERS[1])
-    cookies: dict[str, str] = {}
-
-    async def before(browser: Browser) -> None:
+async def test_opened_and_left_links_are_remembered_over_a_restart(tmp_path: Path) -> None:
+    opened, left, file = token_of(USERS[0]), token_of(USERS[1]), tmp_path / "links.db"
+    async with portal(file=file) as browser:
         await browser.enter(left)
         await browser.post("leave")
         await browser.enter(opened)
-        cookies.update(browser.cookies)
-
-    async def after(browser: Browser) -> None:
+        cookies = browser.cookies
+    async with portal(file=file) as browser:
         for token in (opened, left):
             assert await browser.enter(token) == 403
         browser.session.cookie_jar.update_cookies(cookies)
         assert await browser.get("own") == ADA
 
-    for ask in (before, after):
-        ask_portal(ask, file=tmp_path / "links.db")
 
-
-def test_a_revoked_link_ends_in_the_middle_of_a_session(tmp_path: Path) -> None:
+async def test_a_revoked_link_ends_in_the_middle_of_a_session(tmp_path: Path) -> None:
     file = tmp_path / "links.db"
-
-    async def ask(browser: Browser) -> None:
+    async with portal(file=file) as browser:
         claims = Claims.new(user=USERS[0], ends=ENDS)
         await browser.enter(KEYS.sign(claims))
         other = Visits(file)  # the command that revokes it is another process
@@ -95,13 +83,10 @@ def test_a_revoked_link_ends_in_the_middle_of_a_session(tmp_path: Path) -> None:
         assert await is_shut(browser)
         assert await browser.enter(KEYS.sign(claims)) == 403
 
-    ask_portal(ask, file=file)
 
-
-def test_an_open_page_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_open_page_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Portal, "every", 0.01)
-
-    async def ask(browser: Browser) -> None:
+    async with portal() as browser:
         await browser.enter(token_of())
         async with browser.session.get(f"{browser.url}events") as answer:
             assert b"secret" in await answer.content.readline()
@@ -109,11 +94,9 @@ def test_an_open_page_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> 
             rest = (await answer.text()).split()  # it ends
         assert rest[-4:] == ["data:", "null", "retry:", "2000"]
 
-    ask_portal(ask)
 
-
-def test_a_link_is_no_session_and_a_session_is_no_link() -> None:
-    async def ask(browser: Browser) -> None:
+async def test_a_link_is_no_session_and_a_session_is_no_link() -> None:
+    async with portal() as browser:
         token = token_of()
         await browser.enter(token)
         ((name, secret),) = browser.cookies.items()
@@ -124,42 +107,26 @@ def test_a_link_is_no_session_and_a_session_is_no_link() -> None:
             for given in (token, forged):
                 assert await is_shut(another, Cookie=f"{name}={given}")
 
-    ask_portal(ask)
 
+async def test_one_user_leaves_places_to_others() -> None:
+    async with portal() as browser, AsyncExitStack() as opened:
 
-def test_one_user_leaves_places_to_others() -> None:
-    async def ask(browser: Browser) -> None:
-        async with AsyncExitStack() as opened:
+        async def is_told(page: Browser) -> bool:
+            asked = page.session.get(f"{page.url}events")
+            return (await opened.enter_async_context(asked)).status == 200
 
-            async def is_told(page: Browser) -> bool:
-                asked = page.session.get(f"{page.url}events")
-                return (await opened.enter_async_context(asked)).status == 200
-
-            await browser.enter(token_of())
-            assert all([await is_told(browser) for _ in range(MOST_OF_A_USER)])
-            await browser.enter(token_of())  # another link of this user
-            assert not await is_told(browser)
-            another = await opened.enter_async_context(Browser(browser.url))
-            await another.enter(token_of(USERS[1]))
-            assert await is_told(another)
-
-    ask_portal(ask)
-
-
-def test_there_is_no_other_way_to_ask_for_a_user() -> None:
-    async def ask(browser: Browser) -> None:
         await browser.enter(token_of())
-        for query in ("?user=eve-polastri", "?token=x", "?u=eve-polastri&dataset=d", "#eve"):
-            asked = f"own{query}", {"X-User": USERS[1], "Cookie2": USERS[1]}
-            assert await browser.get(asked[0], **asked[1]) == ADA
+        assert all([await is_told(browser) for _ in range(MOST_OF_A_USER)])
+        await browser.enter(token_of())  # another link of this user
+        assert not await is_told(browser)
+        another = await opened.enter_async_context(Browser(browser.url))
+        await another.enter(token_of(USERS[1]))
+        assert await is_told(another)
 
-    ask_portal(ask)
 
-
-def test_neither_a_link_nor_a_session_outlives_its_end() -> None:
+async def test_neither_a_link_nor_a_session_outlives_its_end() -> None:
     clock = Clock()
-
-    async def ask(browser: Browser) -> None:
+    async with portal(clock=clock) as browser:
         clock.now = ENDS - 60.0
         token = token_of()
         async with browser.session.post(f"{browser.url}enter", json={"token": token}) as answer:
@@ -170,21 +137,16 @@ def test_neither_a_link_nor_a_session_outlives_its_end() -> None:
             assert await browser.enter(link) == 403
         assert await is_shut(browser, Cookie=f"{name}={cookie.value}")
 
-    ask_portal(ask, clock=clock)
 
-
-def test_no_log_has_a_token_or_a_user(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_log_has_a_token_or_a_user(caplog: pytest.LogCaptureFixture) -> None:
     token = token_of()
-
-    async def ask(browser: Browser) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with portal() as browser:
         await browser.enter(token)
         await browser.enter(token + "x")
         for header in (f"Bearer {token}", f"Bearer {token * 20}"):
             await browser.get("own", Authorization=header)
         await browser.get(f"nowhere?token={token}")
-
-    caplog.set_level(logging.DEBUG)
-    ask_portal(ask)
     assert not any(text in caplog.text for text in (*USERS, token[:20]))
 
 

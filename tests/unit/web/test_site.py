@@ -8,49 +8,43 @@ from typing import Any, NamedTuple
 import pytest
 
 from streams.http_server import HEADERS
-from tests.unit.web.sites import (
-    PASSWORD,
-    SECRET,
-    USERS,
-    Browser,
-    ask_dashboard,
-    ask_portal,
-    token_of,
-)
+from tests.unit.web.sites import PASSWORD, SECRET, USERS, dashboard, portal, token_of
 
 
 class SiteCase(NamedTuple):
-    """A site: how to ask it, how to begin a session there, and its paths."""
+    """A site: how to serve it, how to begin a session there, and its paths."""
 
-    ask: Callable[..., None]
-    begins: tuple[str, Callable[[], dict[str, Any]]]
+    serve: Callable[..., Any]
+    login: str
+    content: dict[str, Any]
     paths: str
 
 
 SITES = (
     SiteCase(
-        ask_dashboard,
-        ("login", lambda: {"password": PASSWORD}),
+        dashboard,
+        "login",
+        {"password": PASSWORD},
         "dashboard.css dashboard.js dashboard.svg common.js events answers answers.js "
         "answers-events nowhere",
     ),
     SiteCase(
-        ask_portal,
-        ("enter", lambda: {"token": token_of()}),
+        portal,
+        "enter",
+        {"token": token_of()},
         "portal.css portal.js portal.svg common.js events own nowhere",
     ),
 )
-sites = pytest.mark.parametrize("site", SITES, ids=lambda site: site.begins[0])
+sites = pytest.mark.parametrize("site", SITES, ids=lambda site: site.login)
 
 
 @sites
 @pytest.mark.parametrize("page", ["https://own.example/", "http://own.example/", None])
-def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(
+async def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(
     site: SiteCase, page: str | None
 ) -> None:
-    async def ask(browser: Browser) -> None:
-        path, content = site.begins
-        async with browser.session.post(browser.url + path, json=content()) as answer:
+    async with site.serve(page=page) as browser:
+        async with browser.session.post(browser.url + site.login, json=site.content) as answer:
             (cookie,) = answer.cookies.values()
         assert (cookie["httponly"], cookie["samesite"]) == (True, "Strict")
         assert (cookie["path"], cookie["domain"]) == ("/", "")
@@ -58,14 +52,11 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(
         is_encrypted = page == "https://own.example/"
         assert (cookie.key.startswith("__Host-"), bool(cookie["secure"])) == 2 * (is_encrypted,)
 
-    site.ask(ask, page=page)
-
 
 @sites
-def test_pages_run_no_foreign_code_and_browsers_keep_nothing(site: SiteCase) -> None:
-    async def ask(browser: Browser) -> None:
-        path, content = site.begins
-        assert await browser.post(path, content()) == 204
+async def test_pages_run_no_foreign_code_and_browsers_keep_nothing(site: SiteCase) -> None:
+    async with site.serve() as browser:
+        assert await browser.post(site.login, site.content) == 204
         for path in ("", *site.paths.split()):
             async with browser.session.get(browser.url + path) as answer:
                 assert answer.status == (404 if path == "nowhere" else 200)
@@ -74,8 +65,6 @@ def test_pages_run_no_foreign_code_and_browsers_keep_nothing(site: SiteCase) -> 
                 assert kind.endswith("script") or not path.endswith(".js"), kind
         _, shown = await browser.get()
         assert not any(text in shown for text in ("http", "style=", SECRET, *USERS))
-
-    site.ask(ask)
     assert "default-src 'none'" in HEADERS["Content-Security-Policy"]
     assert "unsafe" not in HEADERS["Content-Security-Policy"]
     assert (HEADERS["Cache-Control"], HEADERS["Referrer-Policy"]) == ("no-store", "no-referrer")
@@ -86,21 +75,13 @@ ODD += [b'{"password": "\\ud800", "token": "\\ud800"}']
 
 
 @sites
-@pytest.mark.parametrize("body", ODD, ids=range(len(ODD)))
-def test_an_odd_body_is_refused(site: SiteCase, body: bytes) -> None:
-    async def ask(browser: Browser) -> None:
-        assert await browser.post(site.begins[0], body) in (400, 403, 413)
-
-    site.ask(ask)
-
-
-@sites
-def test_the_page_of_another_site_and_another_name_are_refused(site: SiteCase) -> None:
-    async def ask(browser: Browser) -> None:
-        path, content = site.begins
-        assert await browser.post(path, content(), Origin="http://evil.example") == 403
-        assert await browser.post(path, content(), Origin=browser.url.rstrip("/")) == 204
+async def test_odd_bodies_other_origins_and_other_names_are_refused(site: SiteCase) -> None:
+    for body in ODD:
+        async with site.serve() as browser:  # a client has few tries
+            assert await browser.post(site.login, body) in (400, 403, 413), body
+    async with site.serve() as browser:
+        evil = await browser.post(site.login, site.content, Origin="http://evil.example")
+        own = await browser.post(site.login, site.content, Origin=browser.url.rstrip("/"))
+        assert (evil, own) == (403, 204)
         for name in ("evil.example", "127.0.0.1.evil.example", "", "[", "a b"):
             assert (await browser.get("events", Host=name))[0] in (400, 403), name
-
-    site.ask(ask)
