@@ -11,8 +11,9 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -21,7 +22,15 @@ from typing import Any, Final, TypeAlias
 from accounting.exact.invalid_input import quoted
 from streams.answerer.events import EventReader, SkipReason, UserEvent, skipped_text
 from streams.answerer.query_file import QueryFile
-from streams.answerer.query_keys import Label, Range, UnusableQueries, labels_in
+from streams.answerer.query_keys import (
+    Conditions,
+    Label,
+    Range,
+    UnusableQueries,
+    comparable,
+    hold,
+    labels_in,
+)
 
 FILE_SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
 _MARK: Final = b"\xef\xbb\xbf"  # spreadsheets write it before UTF-8
@@ -248,6 +257,49 @@ class EventFile:
                     yield number, None if any(one is _GARBLED for one in values) else row
         except (pa.ArrowException, OSError) as error:
             raise self._fault(str(error)) from error
+
+
+@dataclass(frozen=True)
+class LabelUse:
+    """How the values in a column of events differ from those that a query names: private data.
+
+    Attributes:
+        query: the name of the query.
+        key: "labels" or "where".
+        column: the column.
+        unused: the named values that no event has.
+        other_events: for labels, the number of events with another value.
+        other_values: the 20 most frequent of these values, with their numbers of events.
+    """
+
+    query: str
+    key: str
+    column: str
+    unused: Sequence[Label]
+    other_events: int
+    other_values: Mapping[str, int]
+
+
+def label_uses(query_file: QueryFile, events: Sequence[UserEvent]) -> Iterator[LabelUse]:
+    """Yield the columns whose values differ from the labels or the conditions of a query."""
+    for query in query_file.queries:
+        asked: list[tuple[str, str, Sequence[Label], Conditions]] = [
+            ("where", column, labels_in(wanted), {}) for column, wanted in query.conditions
+        ]
+        asked.append(("labels", query.by, query.labels, query.where))
+        for key, column, named, where in asked:
+            values = [one.columns.get(column) for one in events if hold(where, one.columns)]
+            seen, known = set(map(comparable, values)), set(map(comparable, named))
+            unused = [label for label in named if comparable(label) not in seen]
+            is_exhaustive = key == "labels" and named
+            others = Counter(
+                quoted(value)
+                for value in values
+                if is_exhaustive and comparable(value) not in known
+            )
+            if unused or others:
+                ordered = dict(others.most_common(20))
+                yield LabelUse(query.name, key, column, unused, others.total(), ordered)
 
 
 def _records(lines: list[str], delimiter: str) -> Iterator[tuple[int, list[str] | None]]:

@@ -49,7 +49,8 @@ _MISSING_USERS: Final = (
     arg("--input FILE", "past events: .csv, .jsonl or .parquet"),
     flag(
         "--check",
-        "show the queries and their noise, and what of --input cannot be read; charge nothing",
+        "show the queries and their noise, and what of --input cannot be read or has no label; "
+        "charge nothing",
         rivals="events",
     ),
     flag(
@@ -75,7 +76,7 @@ _MISSING_USERS: Final = (
     ),
     TAKE_OVER,
     log_level("WARNING"),
-    lines=("answer", "correction", "query", "plan"),
+    lines=("answer", "correction", "query", "labels", "plan"),
 )
 def answer(options: argparse.Namespace, config: Config) -> int:
     """Answer the queries of a file privately, as windows of events close.

@@ -19,12 +19,19 @@ from streams.sdk.dataset_requests import policy_from
 from streams.toml import read_toml
 
 if TYPE_CHECKING:
-    from streams.answerer.event_file import EventFile
+    from streams.answerer.event_file import EventFile, LabelUse
     from streams.answerer.query_plans import QueryPlan, Setting
     from streams.records import Policy
 
 _SECONDS: Final = 2.0
 """A file can be checked and planned without a service, so this waits for one only for a moment."""
+_LABELS: Final = {
+    **{name: name for name in ("query", "key", "column")},
+    "unused": "in no event",
+    "other_events": "unlabelled events",
+    "other_values": "their values",
+}
+_WITHOUT_NOISE: Final = "is computed from the events without noise; do not publish it."
 
 
 def check(query_file: QueryFile, options: argparse.Namespace, config: Config) -> int:
@@ -33,6 +40,7 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
     Raises:
         UnusableInput: rows of the input cannot be read, as ``events_of`` says.
     """
+    from streams.answerer.event_file import label_uses
     from streams.answerer.pricing import costs_of
     from streams.queries.continual_monitoring import quantile_of_noise
 
@@ -73,7 +81,8 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
     shown = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     show("query", rows, options.json, [name for name in shown if not name.endswith("_seconds")])
     if options.input is not None:
-        events_of(options.input, query_file.for_a_file(), options)
+        file = events_of(options.input, query_file.for_a_file(), options)
+        _show_labels(list(label_uses(query_file, file.events)), options.json)
     if policy is None:
         note(f"turnstile: noise from active_windows is not shown: {_unknown_budget(query_file)}")
     if is_absent:
@@ -82,6 +91,13 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
         only = "" if query_file.source.topic else " with --input: it names no topic"
         note(f"the file is usable{only}; nothing was charged")
     return Exit.OK
+
+
+def _show_labels(uses: list[LabelUse], as_json: bool) -> None:
+    """Show which labels and conditions of the queries do not fit the events."""
+    if uses and not as_json:
+        say(f"\nPRIVATE: this list of labels {_WITHOUT_NOISE}")
+    show("labels", uses, as_json, _LABELS)
 
 
 def _unknown_budget(query_file: QueryFile) -> str:
@@ -172,7 +188,7 @@ _COLUMNS: Final = (
 
 def _show(found: QueryPlan, *, is_private: bool) -> None:
     if is_private:
-        say("PRIVATE: this table is computed from the events without noise; do not publish it.")
+        say(f"PRIVATE: this table {_WITHOUT_NOISE}")
     bounding, whole = found.contribution_bounding, found.whole_vector
     show_table(
         _COLUMNS,

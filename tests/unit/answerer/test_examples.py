@@ -165,3 +165,21 @@ def test_the_example_answers_the_log_and_tells_how_far_it_is_off(
     assert float(off) == pytest.approx(10.1, rel=0.2)
     assert "worst case, the same noise: 20 days, mean error 10.1" in told
     assert "against bounded sums" in told
+
+
+def test_check_shows_a_label_that_no_event_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queries, events = tmp_path / "queries.toml", tmp_path / "events.csv"
+    keys = 'by = "region"\nlabels = ["north", "soth"]\ngroups = 1\n'
+    queries.write_text(f"{(HERE / 'year.toml').read_text()}\n{keys}")
+    events.write_text("user,day,amount,region\n1,2026-01-01,1.0,north\n2,2026-01-01,1.0,south\n")
+    words = ["answer", str(queries), "--epsilon", "6", "--delta", "1e-6", "--check"]
+    assert main([*words, "--input", str(events)]) == 0
+    shown = capsys.readouterr().out
+    assert "PRIVATE" in shown
+    assert " soth " in shown
+    assert "'south': 1" in shown
+    assert main([*words, "--input", str(events), "--json"]) == 0
+    lines = [msgspec.json.decode(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["unused"] for line in lines if line["type"] == "labels"] == [["soth"]]

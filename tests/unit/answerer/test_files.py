@@ -16,7 +16,7 @@ import pytest
 from msgspec import structs
 from pyarrow import parquet
 
-from streams.answerer.event_file import EventFile
+from streams.answerer.event_file import EventFile, label_uses
 from streams.answerer.events import EventReader, SkipReason, number_of
 from streams.answerer.memory_journal import MemoryJournal
 from streams.answerer.query_keys import UnusableQueries
@@ -419,3 +419,23 @@ def test_text_of_parquet_that_is_not_utf8_costs_the_row_and_nothing_else(
     parquet.write_table(arrow(**{column: garbled}), path)
     file = EventFile(path, QUESTIONS)
     assert ([one.user for one in file.events], file.skipped) == ([1, 3], {NONE: 1})
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_labels_that_do_not_fit_the_values_of_a_file_are_listed(
+    suffix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"events{suffix}"
+    rows = [{**row, "n": 1} for row in ROWS]
+    WRITERS[suffix](path, rows)
+    (query,) = (one for one in QUESTIONS.queries if one.labels)
+    for labels, where, unused in (
+        (("a", "2"), {"n": 1}, []),
+        (("a", "b"), {"n": (1, 3)}, [("where", "n", [3], {}), ("labels", "c", ["b"], {"'2'": 9})]),
+        (("a", "2", 3), {"n": 5}, [("where", "n", [5], {}), ("labels", "c", ["a", "2", 3], {})]),
+    ):
+        changed = structs.replace(query, labels=labels, where=where, groups=1)
+        asked = replace(QUESTIONS, queries=(*QUESTIONS.queries[:-1], changed))
+        uses = label_uses(asked, EventFile(path, asked).events)
+        found = [(one.key, one.column, one.unused, one.other_values) for one in uses]
+        assert found == unused
