@@ -35,7 +35,8 @@ PAGES = "\n".join(
 """The pages whose blocks the functions below find by what they contain."""
 DOCUMENTS = sorted(
     path
-    for path in [*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("deploy/*.md")]
+    for pattern in ("*.md", "docs/**/*.md", "accounting/*.md", "deploy/*.md")
+    for path in TOP.glob(pattern)
     if path.is_file()
 )
 

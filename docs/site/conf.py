@@ -25,6 +25,7 @@ version = release = metadata.version("dp-turnstile")
 root_doc = "docs/index"
 include_patterns = [
     "docs/**.md",
+    "accounting/THEOREMS.md",
     "deploy/README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
