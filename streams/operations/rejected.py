@@ -64,7 +64,8 @@ def _request_of(rejected: Rejected) -> Hashable | None:
         return rejected.reason, rejected.request
     if rejected.dataset is None or rejected.run is None or rejected.step is None:
         return None
-    return rejected.reason, rejected.dataset, rejected.run, rejected.attempt, rejected.step
+    about = rejected.dataset, rejected.run, rejected.attempt, rejected.step, rejected.user
+    return rejected.reason, *about
 
 
 def readable(written: float, rejected: Rejected) -> dict[str, Any]:

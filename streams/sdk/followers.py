@@ -8,6 +8,7 @@ docs/operate/threats.md.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -181,8 +182,14 @@ def distinct_rejects(records: Iterator[Followed]) -> Iterator[tuple[float, Rejec
         records: the records of the topic rejects.
     """
     decoder = msgspec.msgpack.Decoder(Rejected)
-    newest: dict[int, int] = {}  # by partition; workers publish in the order of the log
-    for (_, _, written), rejected in _decoded(records, decoder.decode):
-        if newest.get(rejected.partition, -1) < rejected.offset:
-            newest[rejected.partition] = rejected.offset
+    # By partition, the highest offset, and the rejections of its record that were seen: one for
+    # each norm event. Workers publish in the order of the log.
+    newest: dict[int, tuple[int, set[bytes]]] = {}
+    for (_, value, written), rejected in _decoded(records, decoder.decode):
+        reached, seen = newest.get(rejected.partition, (-1, set()))
+        if rejected.offset > reached:
+            newest[rejected.partition] = reached, seen = rejected.offset, set()
+        content = hashlib.sha256(value).digest()
+        if rejected.offset == reached and content not in seen:
+            seen.add(content)
             yield written, rejected

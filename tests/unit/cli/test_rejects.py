@@ -67,6 +67,7 @@ def in_partition(rejected: Rejected, partition: int, **changes: object) -> tuple
         ([in_partition(STEP, 0), in_partition(STEP, 1, step=1)], [[0], [1]]),
         ([in_partition(TOKEN, 0), in_partition(TOKEN, 1, reason=Reason.MALFORMED)], [[0], [1]]),
         ([in_partition(NOBODYS, 0), in_partition(NOBODYS, 1)], [[0], [1]]),
+        ([in_partition(STEP, 0, user=1), in_partition(STEP, 0, user=2)], [[0], [0]]),
         ([in_partition(STEP, 0), in_partition(TOKEN, 0), in_partition(STEP, 1)], [[0, 1], [0]]),
     ],
 )

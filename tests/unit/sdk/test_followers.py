@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from streams.ledger.outputs import Channel
+from streams.ledger.outputs import Channel, part_of
 from streams.records import (
     Answer,
     Decision,
@@ -101,6 +102,18 @@ def test_parts_of_one_step_are_distinct() -> None:
         for part, user in enumerate(UserIds.unpack(whole.users).tolist())
     ]
     assert seen(halts_in([parts[1], parts[0], parts[1]])) == [(4, 10, True), (4, 7, True)]
+
+
+def test_parts_of_one_decision_are_distinct_and_do_not_conflict() -> None:
+    whole = of_kind(Decision)
+    parts = [
+        replace(part_of(whole, part, part + 1), part=part, parts=whole.users)
+        for part in range(whole.users)
+    ]
+    assert seen(halts_in([*parts, *parts])) == seen(halts_in([whole]))
+    for other in (whole, replace(parts[-1], parts=UNSET, part=UNSET)):
+        with pytest.raises(ConflictingDecisions):
+            halts_in([*parts, other])
 
 
 def of_kind(kind: type) -> Answer:
@@ -212,3 +225,15 @@ def test_a_rejection_that_is_published_again_is_yielded_once() -> None:
     ]
     found = [(each.partition, each.offset) for _, each in distinct_rejects(followed(published))]
     assert found == [(0, 3), (1, 3), (0, 5), (0, 7)]
+
+
+def test_each_rejected_event_of_a_record_is_yielded_once() -> None:
+    published = [
+        Rejected(
+            partition=0, offset=3, reason=Reason.INVALID_NORM, detail="", record=b"", user=user
+        )
+        for user in ("a", "b", "c")
+    ]
+    again = [encode(rejected) for rejected in (*published, *published)]
+    found = [rejected.user for _, rejected in distinct_rejects(followed(again))]
+    assert found == ["a", "b", "c"]
