@@ -113,23 +113,3 @@ async def test_next_owner_deletes_an_erased_id():
         pass
     assert not cluster.names_the_user()
     await after.leave()
-
-
-async def test_steps_that_follow_are_not_merged_one_by_one():
-    cluster = Erased()
-    charge_the_next_step(cluster.log)
-    cluster.append_all()
-    owner = Owner(cluster, "owner")
-    await owner.acquire()
-    async with owner.merging():
-        await owner.decide()
-    for step in (3, 4):
-        cluster.log.charge(step, [OTHER], [0.0])
-        cluster.append_all()
-        await owner.decide()
-        if step == 3:
-            async with owner.merging():
-                pass
-    assert not owner.merger.is_due()
-    assert not cluster.names_the_user()
-    await owner.leave()

@@ -85,19 +85,14 @@ class Worker:
         await self.partitions.acquire([])
 
 
-async def test_what_one_owner_decided_is_where_the_next_one_continues():
-    cluster = Cluster()
-    first, second = Worker(cluster, "first"), Worker(cluster, "second")
-    assert await first.acquire() == {0: 0, 1: 0}
-    await first.decide()
-    await first.leave()
-    assert not first.partitions.decides(0)
-    cluster.broker.norms(0).append(b"one more")
-    assert await second.acquire() == {0: 4, 1: 4}
-    await second.decide()
-    for partition in range(PARTITIONS):
-        assert set(cluster.rejected(partition)) == set(range(cluster.end(partition)))
-    await second.leave()
+async def decided(cluster=None):
+    """Return a cluster of which a worker has decided all records, and has left."""
+    cluster = cluster or Cluster()
+    before = Worker(cluster, "before")
+    await before.acquire()
+    await before.decide()
+    await before.leave()
+    return cluster
 
 
 async def test_an_owner_that_was_fenced_ends_and_decides_nothing():
@@ -231,11 +226,7 @@ SUSPENSIONS = {
     ("damage", "reason"), SUSPENSIONS.items(), ids=lambda case: getattr(case, "__name__", "")
 )
 async def test_acquired_state_that_does_not_fit_is_suspended(damage, reason):
-    cluster = Cluster()
-    before = Worker(cluster, "before")
-    await before.acquire()
-    await before.decide()
-    await before.leave()
+    cluster = await decided()
     damage(cluster)
     after = Worker(cluster, "after")
     assert 0 not in await after.acquire()
@@ -252,11 +243,7 @@ async def test_acquired_state_that_does_not_fit_is_suspended(damage, reason):
 )
 async def test_an_added_partition_is_noticed_beside_a_flipped_bit(damaged, reason):
     """It has no state, so other states must show it. Its users would have a second budget."""
-    cluster = Cluster()
-    before = Worker(cluster, "before")
-    await before.acquire()
-    await before.decide()
-    await before.leave()
+    cluster = await decided()
     added = cluster.broker.partitions
     for partition in damaged:
         cluster.store.contents(partition).meta["before"] = "flipped"
@@ -271,11 +258,7 @@ async def test_an_added_partition_is_noticed_beside_a_flipped_bit(damaged, reaso
 
 async def test_a_flipped_number_of_partitions_is_not_believed():
     """No other meta is intact, and this one has its digest with the topic's number."""
-    cluster = Cluster()
-    before = Worker(cluster, "before")
-    await before.acquire()
-    await before.decide()
-    await before.leave()
+    cluster = await decided()
     for partition in range(cluster.broker.partitions):
         cluster.store.contents(partition).meta["partitions"] = "0"
     after = Worker(cluster, "after")
@@ -284,11 +267,8 @@ async def test_a_flipped_number_of_partitions_is_not_believed():
 
 
 async def test_log_trimmed_during_acquisition_is_the_same_log():
-    cluster = Cluster()
-    before, after = Worker(cluster, "before"), Worker(cluster, "after")
-    await before.acquire()
-    await before.decide()
-    await before.leave()
+    cluster = await decided()
+    after = Worker(cluster, "after")
     after.gate.hold(Effect.READ)  # of the last record: by then is known where the log begins
     acquiring = asyncio.create_task(after.acquire())
     while not after.gate.waiting[Effect.READ]:
@@ -396,22 +376,3 @@ async def test_compacted_topics_of_a_quiet_partition_get_markers(monkeypatch):
     assert not any(topic.records for topic in topics)
     keeping.cancel()
     await worker.leave()
-
-
-def test_the_same_calls_have_the_same_effects_in_the_same_order():
-    async def scenario():
-        cluster = Cluster()
-        first, second = Worker(cluster, "first"), Worker(cluster, "second")
-        await first.acquire()
-        await first.decide()
-        await first.partitions.pause()
-        await second.acquire()
-        await first.leave()
-        cluster.broker.norms(0).append(b"one more")
-        second.positions = await second.acquire()
-        await second.decide()
-        await second.leave()
-        published = [cluster.broker.outputs(Channel.REJECTS, p).records for p in range(PARTITIONS)]
-        return first.gate.passed, second.gate.passed, published, cluster.store.copy()
-
-    assert asyncio.run(scenario()) == asyncio.run(scenario())

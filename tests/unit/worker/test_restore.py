@@ -1,7 +1,6 @@
 """Redis loses a state, or a part of it: the state comes from snapshot and log, or not at all."""
 
 import asyncio
-import logging
 from unittest.mock import patch
 
 import pytest
@@ -9,20 +8,20 @@ import pytest
 from streams.ledger.ledger import Delta
 from streams.records import Erase, encode
 from streams.records.users import UserIds, partitions_of
-from streams.store.layout import LAYOUT, is_whole, pack_change, with_digest
+from streams.store.layout import is_whole, pack_change, with_digest
 from streams.store.snapshot import FORMAT, MANIFEST, deletable
-from streams.store.store_port import SuspensionReason, decode_pulse
+from streams.store.store_port import SuspensionReason
 from streams.worker import processor
 from streams.worker.ports import Ending
 from tests.doubles.memory_broker import last_snapshot
 from tests.unit.ledger.ledgers import Log
 from tests.unit.worker.processors import Ended
 from tests.unit.worker.test_ownership import (
-    PARTITIONS,
     Cluster,
     Worker,
     add_partitions,
     create_the_topic_again,
+    decided,
     lose_the_end,
     write_the_log_anew,
 )
@@ -107,20 +106,6 @@ async def test_lost_state_is_restored_from_the_snapshot(lose):
     await after.leave()
 
 
-async def test_a_redis_that_is_whole_is_never_replaced():
-    cluster = await Past().happen()
-    further = Worker(cluster, "further")
-    for partition in range(2):
-        cluster.broker.norms(partition).append(b"one more")
-    await further.acquire()
-    await further.decide()
-    await further.leave()
-    after = Worker(cluster, "after")
-    assert await after.acquire() == {0: 5, 1: 5}
-    assert cluster.store.contents(0).meta["changes"] == "1"  # since the snapshot
-    await after.leave()
-
-
 async def test_answers_are_published_again_after_a_rebuild():
     cluster = await Past().happen(erases=False)
     flush_and_trim(cluster)
@@ -148,8 +133,7 @@ def spoil_the_manifest(cluster):
 
 
 @pytest.mark.parametrize("damage", [lose_a_part, spoil_the_manifest])
-async def test_whole_log_replaces_a_damaged_snapshot(damage, caplog):
-    caplog.set_level(logging.WARNING)
+async def test_whole_log_replaces_a_damaged_snapshot(damage):
     cluster = await Past().happen()
     cluster.flush()
     damage(cluster)
@@ -159,9 +143,6 @@ async def test_whole_log_replaces_a_damaged_snapshot(damage, caplog):
     await cluster.until_rejected(dict.fromkeys(range(4), 2))  # of which readers drop one
     await after.leave()
 
-    own = [record for record in caplog.records if record.name == "turnstile.worker"]
-    assert [record.levelname for record in own] == ["WARNING"]
-
 
 def trim(cluster):
     cluster.broker.norms(0).delete_before(3)
@@ -169,6 +150,13 @@ def trim(cluster):
 
 def never_have_had_a_snapshot(cluster):
     cluster.snapshots().remove(0, cluster.snapshots().end)
+
+
+def write_a_snapshot_of_a_later_format(cluster):
+    records = cluster.snapshots().records
+    (offset,) = (n for n, (key, value) in records.items() if key == MANIFEST and value)
+    later = with_digest(encode([FORMAT + 1, "something new"]), "its manifest")
+    records[offset] = MANIFEST, later
 
 
 def delete_what_no_snapshot_covers(cluster):
@@ -189,6 +177,7 @@ SUSPENSIONS = [
     ((lose_the_end, lose_a_part), SuspensionReason.LOG_ENDS_EARLY),
     ((write_the_log_anew,), SuspensionReason.LOG_REWRITTEN),
     ((write_the_log_anew, lose_a_part), SuspensionReason.LOG_REWRITTEN),
+    ((write_a_snapshot_of_a_later_format,), SuspensionReason.OTHER_LAYOUT),
 ]
 
 
@@ -205,31 +194,6 @@ async def test_a_snapshot_that_does_not_fit_suspends_the_partition(damages, reas
     assert cluster.store.contents(0).meta["next"] == "0"
     assert not after.partitions.decides(0)
     assert 0 not in await after.acquire()  # it has not become a state of which nothing is known
-    await after.leave()
-
-
-async def test_a_snapshot_of_another_layout_suspends_the_partition(monkeypatch):
-    cluster = await Past().happen()
-    cluster.flush()
-    monkeypatch.setattr("streams.store.misfit.LAYOUT", LAYOUT + 1)
-    after = Worker(cluster, "after")
-    assert 0 not in await after.acquire()
-    suspended = cluster.store.contents(0).suspended
-    assert suspended["reason"] == SuspensionReason.OTHER_LAYOUT
-    await after.leave()
-
-
-async def test_snapshot_of_another_format_suspends_the_partition():
-    cluster = await Past().happen()
-    cluster.flush()
-    records = cluster.snapshots().records
-    (offset,) = (n for n, (key, value) in records.items() if key == MANIFEST and value)
-    later = with_digest(encode([FORMAT + 1, "something new"]), "its manifest")
-    records[offset] = MANIFEST, later
-    after = Worker(cluster, "after")
-    assert 0 not in await after.acquire()
-    suspended = cluster.store.contents(0).suspended
-    assert suspended["reason"] == SuspensionReason.OTHER_LAYOUT
     await after.leave()
 
 
@@ -268,13 +232,9 @@ DAMAGES = [
 async def with_changes_since_the_snapshot():
     """A cluster whose partitions have decided one record since their snapshots."""
     cluster = await Past().happen()
-    further = Worker(cluster, "further")
     for partition in range(2):
         cluster.broker.norms(partition).append(b"one more")
-    await further.acquire()
-    await further.decide()
-    await further.leave()
-    return cluster
+    return await decided(cluster)
 
 
 FROM_WHERE = {  # what else happens to the log or the snapshot -> where the worker continues
@@ -399,24 +359,6 @@ async def test_a_rebuild_that_is_interrupted_begins_again(monkeypatch):
     await second.leave()
 
 
-async def test_how_far_a_rebuild_is_is_shown_and_then_no_more():
-    cluster = await Past().happen()
-    cluster.flush()
-    shown = []
-    real = cluster.store.keep_suspension
-
-    async def keep_suspension(partition, reason, problem, remedy):
-        shown.append(reason)
-        await real(partition, reason, problem, remedy)
-
-    cluster.store.keep_suspension = keep_suspension
-    after = Worker(cluster, "after")
-    await after.acquire()
-    assert set(shown) == {SuspensionReason.RESTORING}
-    assert cluster.store.contents(0).suspended == {}
-    await after.leave()
-
-
 class Keyed(Worker):
     """A worker that has an erasure key."""
 
@@ -493,17 +435,3 @@ async def test_whole_log_alone_is_applied_under_another_key():
     assert [number for (number, *_) in ledger.state.erasure] == [ledger.state.erasure.ring.newest]
     assert ledger.state.datasets["d"].exhausted_users == 1
     await after.leave()
-
-
-@pytest.mark.parametrize("lost", [False, True])
-async def test_a_new_owner_shows_the_last_snapshot_before_it_writes_one(lost):
-    cluster = await Past().happen()
-    if lost:
-        cluster.flush()
-    for name in ("second", "third"):
-        worker = Worker(cluster, name)
-        await worker.acquire()
-        for partition in range(PARTITIONS):
-            shown = cluster.store.contents(partition).alive["pulse"]
-            assert decode_pulse(shown).snapshot == cluster.end(partition)
-        await worker.leave()

@@ -14,7 +14,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from streams.config import Config, ConfigurationError
 from streams.ledger.ledger import Channel, Output
 from streams.records import Reason, Rejected, encode
 from streams.worker import traces
@@ -95,8 +94,3 @@ def test_traces_are_not_imported_unless_configured() -> None:
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
     assert traces.__name__.endswith(".traces")
-
-
-def test_an_unknown_kind_of_traces_is_refused() -> None:
-    with pytest.raises(ConfigurationError):
-        Config(traces="jaeger")
