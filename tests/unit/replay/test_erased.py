@@ -71,14 +71,6 @@ def test_explanation_shows_the_erasure(archived: Archived) -> None:
     assert [line["what"] for line in done.lines][-2:] == ["erased", "halted"]
 
 
-def test_explanation_of_a_trimmed_log_shows_the_erasure(archived: Archived) -> None:
-    partition = home(archived)
-    archived.draw(partition)
-    archived.trim("norms", partition, archived.kept[partition].next)
-    events = list(explain(archived, USER, delta=1e-5).events)
-    assert {(event.what, event.erased) for event in events} == {("earlier", True)}
-
-
 def test_report_has_no_row_of_the_erased_user(archived: Archived) -> None:
     losses = report(archived, delta=1e-5).losses
     assert all(USER not in part.users for part in losses)

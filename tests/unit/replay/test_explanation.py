@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 from accounting import Laplace
@@ -30,7 +29,7 @@ def archived() -> Archived:
     return used()
 
 
-@pytest.mark.parametrize("user", range(0, 40, 3))
+@pytest.mark.parametrize("user", [0, 1, 17, 39])
 def test_explained_costs_add_up_to_the_spending(archived: Archived, user: int) -> None:
     events = events_of(archived, user)
     for name in ("d", "faces", "inner"):
@@ -68,15 +67,6 @@ TOO_MUCH = [("n", step) for step in range(5)]
 """By the budget around it: 0.95 of 1 was spent there, and a step costs 1 / 18."""
 
 
-def test_parent_budget_is_explained(archived: Archived) -> None:
-    events = events_of(archived, 0, dataset="d")
-    nested = [event for event in events if event.run == "n"]
-    assert [event.what for event in nested] == ["enrolled", *["charged"] * 2, *["halted"] * 3]
-    assert {tuple(s.dataset for s in event.budgets) for event in nested} == {("inner", "d")}
-    assert {event.refused_by for event in nested[3:]} == {"inner"}
-    assert all(event.run != "s" for event in events)
-
-
 def test_levels_are_explained_as_norms(archived: Archived) -> None:
     levels = [event.level for event in events_of(archived, 1, dataset="faces")]
     assert levels == [10, 10, 1, 2, 2, 2, 2]
@@ -95,20 +85,6 @@ def test_clipped_norm_is_explained() -> None:
     assert 0 < clipped.granted < clipped.norm == 3.0
     assert clipped.exhausted
     assert clipped.budgets[0].left == [0.0]
-
-
-def test_budgets_of_several_parents_are_explained() -> None:
-    archived, turnstile = new_service(1)
-    for name, budget in (("person", 0.5), ("site", 0.125)):
-        turnstile.create_dataset(name, measure="zcdp", budget=budget)
-    turnstile.create_dataset("d", measure="zcdp", budget=0.5, parents=["person", "site"])
-    run = turnstile.run("d", "r")
-    for _ in range(2):
-        run.charge([7], [1.0], noise_stddev=2.0)
-    charged, halted = events_of(archived, 7)
-    assert [share.dataset for share in charged.budgets] == ["d", "person", "site"]
-    assert [share.cost for share in charged.budgets] == [[0.125]] * 3
-    assert (halted.refused_by, [share.cost for share in halted.budgets]) == ("site", [[0.0]] * 3)
 
 
 def test_norm_clipped_by_the_parent_budget_is_explained() -> None:
@@ -247,25 +223,6 @@ def test_trimmed_log_is_explained_from_its_snapshot() -> None:
     assert events_of(archived, 9) == []
 
 
-def test_trimmed_halt_of_nested_budgets_has_no_reason() -> None:
-    archived, turnstile = new_service(1)
-    turnstile.create_dataset("outer", measure="zcdp", budget=0.1)
-    turnstile.create_dataset("d", measure="zcdp", budget=0.5, parents="outer")
-    roster = turnstile.run("d", "s").enrol([7, 8], clip_norm=1.0, levels=4)
-    for step in range(6):
-        roster.charge(noise_stddev=4.0)
-        if step == 4:
-            archived.draw(0)
-    whole = [event for event in events_of(archived, 7) if event.what == "halted"]
-    assert [(event.step, event.refused_by) for event in whole] == [
-        (step, "outer") for step in (3, 4, 5)
-    ]
-    archived.trim("norms", 0, 8)
-    halted = [event for event in events_of(archived, 7) if event.what == "halted"]
-    assert [(event.step, event.refused_by) for event in halted] == [(5, None)]
-    assert command_on(archived, "explain", "--user", "7").code == 0
-
-
 def test_impossible_time_is_none() -> None:
     archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
     place = "norms", 0
@@ -309,15 +266,6 @@ def test_no_epsilon_is_shown_at_a_delta_that_was_not_given() -> None:
             assert budget["spent"][0] > 0.0
         assert ("1e-07" in command_on(archived, *asked, *at).out) == shown
         assert "1e-05" not in command_on(archived, *asked, *at).out
-
-
-def test_epsilon_is_at_the_requested_delta() -> None:
-    archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
-    epsilons = [
-        np.array([event.budgets[0].epsilon for event in events_of(archived, 7, delta=delta)])
-        for delta in (1e-3, 1e-9)
-    ]
-    assert (epsilons[0] < epsilons[1]).all()
 
 
 def test_steps_of_an_answerer_are_explained_with_their_query_and_window() -> None:

@@ -60,32 +60,20 @@ def put(archived: Archived, place: int, **fields: Any) -> None:
     records[place] = records[place]._replace(value=value)
 
 
-def test_trimmed_service_fits(trimmed: Archived) -> None:
-    assert found(trimmed) == []
-
-
 def test_compaction_may_remove_earlier_records_of_a_user(trimmed: Archived) -> None:
+    assert found(trimmed) == []
     last = {record.key: record for record in trimmed.topics["odometer", 0]}
     trimmed.topics["odometer", 0] = list(last.values())
     assert found(trimmed) == []
 
 
-def test_bound_above_the_snapshot_is_found(trimmed: Archived) -> None:
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_another_bound_than_the_snapshot_implies_is_found(trimmed: Archived, factor: float) -> None:
     place, said = newest(trimmed)
-    put(trimmed, place, bound=[said["bound"][0] * 2])
-    more, *_ = found(trimmed)
-    assert (more.expected, more.found) == (
-        {"bound": said["bound"]},
-        {"bound": [said["bound"][0] * 2]},
-    )
-
-
-def test_last_bound_below_the_snapshot_is_found(trimmed: Archived) -> None:
-    place, said = newest(trimmed)
-    put(trimmed, place, bound=[said["bound"][0] / 2])
-    (less,) = found(trimmed)
-    assert less.expected == {"bound": said["bound"]}
-    assert less.found["bound"] == [said["bound"][0] / 2]
+    bound = [said["bound"][0] * factor]
+    put(trimmed, place, bound=bound)
+    finding, *_ = found(trimmed)
+    assert (finding.expected, finding.found["bound"]) == ({"bound": said["bound"]}, bound)
 
 
 def test_missing_last_record_is_found(trimmed: Archived) -> None:
