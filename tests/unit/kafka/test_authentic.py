@@ -9,7 +9,9 @@ import pytest
 from streams.config import Config, ConfigurationError
 from streams.kafka.authentic import (
     ANSWERERS,
+    WORKERS,
     RecordVerifier,
+    Signers,
     header,
     record_signer_of,
     verifier_of,
@@ -59,24 +61,6 @@ def test_without_keys_nothing_is_signed_or_verified() -> None:
     assert record_signer_of(config(signing_key=PRIVATE), LOG) is not None
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param({"trusted_keys": PUBLIC}, id="a trust store without a signing key"),
-        pytest.param(
-            {"signing_key": OTHER_PRIVATE, "trusted_keys": PUBLIC}, id="an untrusted signing key"
-        ),
-        pytest.param({"signing_key": PUBLIC}, id="a public key for signing"),
-        pytest.param({"signing_key": PRIVATE, "trusted_keys": PRIVATE}, id="a trusted private key"),
-    ],
-)
-def test_a_worker_with_an_untrusted_key_does_not_start(settings: dict[str, str]) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        record_signer_of(config(**settings), LOG)
-    assert PRIVATE not in str(caught.value)
-    assert OTHER_PRIVATE not in str(caught.value)
-
-
 # --- answerers ------------------------------------------------------------------------------------
 
 
@@ -100,22 +84,28 @@ def test_an_answerer_without_a_key_signs_nothing() -> None:
     assert verifier_of(config(trusted_keys=PUBLIC), LOG, ANSWERERS) is None
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param({"answer_keys": PUBLIC}, id="a trust store without a signing key"),
-        pytest.param(
-            {"signing_key": OTHER_PRIVATE, "answer_keys": PUBLIC}, id="an untrusted signing key"
-        ),
-        pytest.param({"signing_key": PRIVATE, "trusted_keys": PUBLIC}, id="a worker's key"),
-        pytest.param(
-            {"signing_key": PRIVATE, "trusted_keys": PUBLIC, "answer_keys": PUBLIC},
-            id="a worker's key that readers trust",
-        ),
-        pytest.param({"signing_key": PRIVATE, "answer_keys": PRIVATE}, id="a trusted private key"),
-    ],
-)
-def test_an_answerer_with_the_key_of_a_worker_does_not_start(settings: dict[str, str]) -> None:
+PAIR = {"signing_key": PRIVATE, "trusted_keys": PUBLIC}
+REFUSED: dict[str, tuple[Signers, dict[str, str]]] = {
+    "a trust store without a signing key": (WORKERS, {"trusted_keys": PUBLIC}),
+    "an untrusted key": (WORKERS, {"signing_key": OTHER_PRIVATE, "trusted_keys": PUBLIC}),
+    "a public key for signing": (WORKERS, {"signing_key": PUBLIC}),
+    "a trusted private key": (WORKERS, {**PAIR, "trusted_keys": PRIVATE}),
+    "an answerer without a key": (ANSWERERS, {"answer_keys": PUBLIC}),
+    "an answerer with an untrusted key": (
+        ANSWERERS,
+        {"signing_key": OTHER_PRIVATE, "answer_keys": PUBLIC},
+    ),
+    "an answerer with a worker's key": (ANSWERERS, PAIR),
+    "a worker's key that readers trust": (ANSWERERS, {**PAIR, "answer_keys": PUBLIC}),
+    "an answerer's private key": (ANSWERERS, {"signing_key": PRIVATE, "answer_keys": PRIVATE}),
+}
+
+
+@pytest.mark.parametrize(("role", "settings"), REFUSED.values(), ids=REFUSED)
+def test_signer_with_an_untrusted_key_does_not_start(
+    role: Signers, settings: dict[str, str]
+) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        record_signer_of(config(**settings), LOG, ANSWERERS)
+        record_signer_of(config(**settings), LOG, role)
     assert PRIVATE not in str(caught.value)
+    assert OTHER_PRIVATE not in str(caught.value)

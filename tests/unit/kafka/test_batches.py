@@ -93,14 +93,6 @@ def test_changed_batch_is_read_whole_or_as_one_record(records, codec, data) -> N
         assert offsets == [0]
 
 
-def test_large_batch_is_read_whole_or_not() -> None:
-    count = 12_000
-    records = [record(delta, b"") for delta in range(count)]
-    assert [r.offset for r in read(packed("gzip", records))] == list(range(count))
-    records[-1] = record(count - 2, b"")
-    assert [r.offset for r in read(packed("gzip", records))] == [0]
-
-
 def test_a_broker_that_sets_times_sets_them_for_every_record() -> None:
     content = record(0, b"a", timestamp_delta=5) + record(1, b"b", timestamp_delta=9)
     by_producer, by_broker = (batch(content, 2, attributes=a, time_ms=10**12) for a in (0, 0x08))

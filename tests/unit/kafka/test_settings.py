@@ -154,18 +154,6 @@ def test_a_setting_that_loses_no_record_is_at_most_a_warning(
     ] * advised
 
 
-def test_all_wrong_settings_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    changes = {
-        NORMS: {"retention.ms": "5000", "retention.bytes": "7"},
-        ODOMETER: {"cleanup.policy": "delete"},
-    }
-    problem = seen(Admin(changes), monkeypatch).problem or ""
-    assert problem.count("is needed") == 3
-    norms, odometer = re.findall(r"`([^`]*)`", problem)
-    assert norms.endswith("-n t.norms -c retention.ms=-1 -c retention.bytes=-1")
-    assert odometer.endswith("-n t.odometer -c cleanup.policy=compact")
-
-
 def test_invisible_settings_are_reported_and_not_checked(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,16 +162,6 @@ def test_invisible_settings_are_reported_and_not_checked(
     with caplog.at_level(logging.WARNING):
         assert seen(admin, monkeypatch).problem is None
     assert any("t.norms" in line for line in caplog.messages)
-
-
-def test_the_settings_of_a_missing_topic_are_not_checked(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    admin = Admin({ODOMETER: {"cleanup.policy": "delete"}})
-    del admin.partitions[REJECTS], admin.settings[REJECTS]
-    with caplog.at_level(logging.WARNING):
-        assert "t.odometer has cleanup.policy=delete" in (seen(admin, monkeypatch).problem or "")
-    assert caplog.messages == []
 
 
 def test_topics_with_different_partition_counts_are_a_problem(

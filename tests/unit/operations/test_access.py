@@ -25,17 +25,15 @@ def test_status_has_the_list_in_force():
     assert (dataset.allow, dataset.allow_agrees) == (FEWER, True)
     assert dataset.policy.allow == ALLOW
 
+    open_to_all = SignedLog()
+    open_to_all.create()
+    dataset = seen(open_to_all, open_to_all)
+    assert (dataset.allow, dataset.allow_agrees) == (None, True)
+
 
 def test_partial_access_change_is_shown():
     for logs in ((listed(), changed()), (changed(), listed())):
         assert not seen(*logs).allow_agrees
-
-
-def test_open_dataset_has_no_access_list():
-    log = SignedLog()
-    log.create()
-    dataset = seen(log, log)
-    assert (dataset.allow, dataset.allow_agrees) == (None, True)
 
 
 def test_nested_dataset_has_the_access_list_of_its_parent():

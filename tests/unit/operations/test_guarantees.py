@@ -126,14 +126,9 @@ def test_epsilon_uses_the_own_order() -> None:
 
 def test_record_of_another_dataset_is_rejected() -> None:
     kept = policy("zcdp", 1.0, 1e-5)
-    with pytest.raises(InvalidInput):
-        odometer(kept, 1.0, dataset="e").epsilon(kept)
-    with pytest.raises(InvalidInput):
-        odometer(kept, 1.0, bound=[0.1, 0.2]).epsilon(kept)
-    with pytest.raises(InvalidInput):
-        odometer(kept, 1.0, order=8.0).epsilon(kept)
-    with pytest.raises(InvalidInput):
-        odometer(kept, 1.0, bound=[2.0]).epsilon(kept)  # more than this budget
+    for fields in ({"dataset": "e"}, {"bound": [0.1, 0.2]}, {"order": 8.0}, {"bound": [2.0]}):
+        with pytest.raises(InvalidInput):
+            odometer(kept, 1.0, **fields).epsilon(kept)
     one = odometer(kept, 1.0)
     for wrong in (0.0, 1.0, -1.0, float("nan")):
         for epsilon in (kept.epsilon, kept.first_epsilon, partial(one.epsilon, kept)):

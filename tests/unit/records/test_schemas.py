@@ -106,11 +106,6 @@ def test_request_without_optional_fields_gets_their_defaults(
     assert decode_request(as_json(record)) == expected
 
 
-def test_order_of_fields_does_not_matter() -> None:
-    reverse = dict(reversed(CHARGE.items()))
-    assert decode_request(as_json(reverse)) == decode_request(as_msgpack(CHARGE))
-
-
 def test_integers_among_norms_become_floats() -> None:
     request = decode_request(as_json({**CHARGE, "norms": [1, 2]}))
     assert isinstance(request, Charge)
@@ -157,6 +152,10 @@ def test_odometer_records_survive_the_wire(user: int | str) -> None:
         as_json(CHARGE).replace(b"0.5", b"1e999"),
         as_json(CHARGE).replace(b"0.5", b"9" * 5000),
         as_json(CHARGE).replace(b"[1,2]", b"[" + b"9" * 5000 + b"]"),
+        as_json(CHARGE).replace(b"[1,2]", b"[9223372036854775808]"),
+        as_json(CHARGE).replace(b"[1,2]", b"[-9223372036854775809]"),
+        *(as_json({**CHARGE, "users": text}) for text in ("AQIDBAUGBw", "AQIDBAUGB===", "AQ ID")),
+        as_msgpack({**CHARGE, "users": "AQIDBAUGBwg="}),
         as_json(CHARGE).replace(b'"step":0', b'"step":' + b"9" * 5000),
         b'{"type":' + b"[" * 100_000,
         b'{"x":' * 100_000,
@@ -175,21 +174,6 @@ def test_length_beyond_the_record_is_rejected(header: bytes, field: bytes) -> No
     value = as_msgpack(CHARGE)
     start = value.index(field) + len(field)
     assert refusal(value[:start] + header + b"\xff\xff\xff\xff").reason is Reason.MALFORMED
-
-
-@pytest.mark.parametrize("user", ["9223372036854775808", "-9223372036854775809", "1" * 100])
-def test_json_integer_beyond_64_bits_is_rejected(user: str) -> None:
-    value = as_json(CHARGE).replace(b"[1,2]", f"[{user}]".encode())
-    assert refusal(value).reason is Reason.MALFORMED
-
-
-@pytest.mark.parametrize("users", ["AQIDBAUGBw", "AQIDBAUGB===", "!!!!", "AQ ID"])
-def test_invalid_base64_is_rejected(users: str) -> None:
-    assert refusal(as_json({**CHARGE, "users": users})).reason is Reason.MALFORMED
-
-
-def test_text_instead_of_bytes_is_rejected() -> None:
-    assert refusal(as_msgpack({**CHARGE, "users": "AQIDBAUGBwg="})).reason is Reason.MALFORMED
 
 
 @pytest.mark.parametrize("excess", [0, 1])

@@ -78,10 +78,12 @@ def test_the_largest_packed_step_fits_when_all_are_halted() -> None:
 
 
 @pytest.mark.slow
-def test_the_largest_clipped_step_fits() -> None:
-    users = MAX_CHARGE_USERS
+@pytest.mark.parametrize(
+    ("users", "on_exhaustion"), [(MAX_CHARGE_USERS, "clip"), (1_390_000, "halt")]
+)
+def test_the_largest_lists_fit_if_all_are_clipped_or_halt(users: int, on_exhaustion: str) -> None:
     lists = {"users": list(range(users)), "norms": [9] * users}
-    assert outputs_fit(msgspec.msgpack.encode(CHARGE | lists), on_exhaustion="clip")
+    assert outputs_fit(msgspec.msgpack.encode(CHARGE | lists), on_exhaustion=on_exhaustion)
 
 
 @pytest.mark.slow
@@ -91,13 +93,6 @@ def test_the_longest_names_fit_when_all_are_halted_or_rise() -> None:
         lists = {"users": users, "norms": [1] * len(users)}
         rules = {"budget": [budget], "odometer_step": [1]}
         assert outputs_fit(msgspec.msgpack.encode(CHARGE | lists), **rules)
-
-
-@pytest.mark.slow
-def test_largest_list_of_small_integers_fits_if_all_halt() -> None:
-    users = 1_390_000
-    lists = {"users": list(range(users)), "norms": [1] * users}
-    assert outputs_fit(msgspec.msgpack.encode(CHARGE | lists))
 
 
 def roster_outputs(

@@ -54,11 +54,6 @@ def test_what_is_read_is_what_was_kept(kept: Kept, stretch: int) -> None:
         assert is_of(whole(written(kept), stretch=stretch), kept)
 
 
-def test_no_part_is_longer_than_a_record_may_be() -> None:
-    parts, _, _ = drawn(Kept(pages={"page:d/0": bytes(3 * snapshot.CHUNK_BYTES + 1)}))
-    assert max(len(value or b"") for _, value in parts) == snapshot.CHUNK_BYTES
-
-
 def test_a_topic_without_a_manifest_has_no_snapshot() -> None:
     assert found([]) is None
     assert found(drawn(Kept())[0]) is None
@@ -161,13 +156,6 @@ def test_snapshot_with_a_gap_in_its_deltas_is_damaged() -> None:
 
     with pytest.raises(Damaged):
         found(written(Gapped()))
-
-
-def test_a_manifest_of_a_later_format_is_rejected() -> None:
-    with patch.object(snapshot, "FORMAT", 3):
-        records = written(Kept())
-    with pytest.raises(UnusableSnapshot):
-        found(records)
 
 
 CHANGED = [
