@@ -25,10 +25,8 @@ def test_checkpoint_returns_the_model_and_the_released_step(tmp_path: Path) -> N
     saved = Checkpoint(str(tmp_path / "run.npz")).load(NAME)
     assert saved is not None
     assert saved.released == 7
-    assert {key: array.tolist() for key, array in saved.arrays.items()} == {
-        "model": [7.0, 8.0, 9.0],
-        "kept": [7],
-    }
+    arrays = {key: array.tolist() for key, array in saved.arrays.items()}
+    assert arrays == {"model": [7.0, 8.0, 9.0], "kept": [7]}
 
 
 def test_a_write_that_fails_leaves_the_one_before(
@@ -121,19 +119,13 @@ def test_a_file_of_a_later_attempt_or_step_is_not_replaced(
         assert (saved.released, saved.arrays["model"].tolist()) == (4, [1.0, 1.0])
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"text", b"\x93NUMPY"])
-def test_another_file_is_refused_rather_than_taken_for_no_checkpoint(
-    tmp_path: Path, content: bytes
-) -> None:
-    (tmp_path / "run.npz").write_bytes(content)
-    with pytest.raises(InvalidRequest):
-        Checkpoint(tmp_path / "run.npz").released()
-
-
-def test_arrays_of_something_else_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "run.npz", model=np.ones(2))
-    with pytest.raises(InvalidRequest):
-        Checkpoint(tmp_path / "run.npz").load(NAME)
-    np.savez(tmp_path / "run.npz", turnstile=np.array('[9, "digits", "night-7", 1, 1]'))
-    with pytest.raises(InvalidRequest):
-        Checkpoint(tmp_path / "run.npz").released()
+def test_another_file_is_refused_rather_than_taken_for_no_checkpoint(tmp_path: Path) -> None:
+    path, other = tmp_path / "run.npz", np.array('[9, "digits", "night-7", 1, 1]')
+    for arrays in ({"model": np.ones(2)}, {"turnstile": other}):
+        np.savez(path, **arrays)
+        with pytest.raises(InvalidRequest):
+            Checkpoint(path).load(NAME)
+    for content in (b"", b"PK\x03\x04", b"text", b"\x93NUMPY", path.read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(InvalidRequest):
+            Checkpoint(path).released()
