@@ -53,6 +53,7 @@ from streams.records.codec import (
     MAX_COLLECTED,
     MAX_COLLECTED_BYTES,
     MAX_DATASETS,
+    MAX_EVENTS,
     MAX_REQUEST_BYTES,
     MAX_ROSTERS,
     check_names,

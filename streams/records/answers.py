@@ -424,13 +424,13 @@ class Reason(StrEnum):
     STEP_DECIDED = "step-decided"
     """The norm event is late: its step was decided."""
     TOO_LARGE = "too-large"
-    """A fixed maximum is exceeded. A request has at most 524288 users and 8 MiB. Its step changes
-    at most 3145728 accounts (users x budgets) and 16777216 balances (users x orders, over all
-    budgets), where an enrolment counts all members. At most 16 rosters of open runs share a budget
-    with one of them, and each takes at most 4294967293 steps. A log has at most 65536 datasets. A
-    decision has at most 16 MiB: 4096 + users x 3 / 2, and for each user the id in the decision (8
-    bytes where all are integers, else 9, or 3 and the UTF-8 of the string), or 12 if that is fewer
-    and norms are clipped."""
+    """A fixed maximum is exceeded. A request has at most 524288 users and 8 MiB, a record
+    of norm events at most 65536. A step changes at most 3145728 accounts (users x budgets) and
+    16777216 balances (users x orders, over all budgets), where an enrolment counts all members. At
+    most 16 rosters of open runs share a budget with one of them, and each takes at most 4294967293
+    steps. A log has at most 65536 datasets. A decision about named users has at most 16 MiB: 4096 +
+    users x 3 / 2, and for each user the id in the decision (8 bytes where all are integers, else 9,
+    or 3 and the UTF-8 of the string), or 12 if that is fewer and norms are clipped."""
     LENGTH_MISMATCH = "length-mismatch"
     """The numbers of users and norms differ."""
     INVALID_MECHANISM = "invalid-mechanism"

@@ -28,6 +28,9 @@ MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_CHARGE_USERS = 2**19
 """The maximum number of users of one charge or enrolment."""
 
+MAX_EVENTS = 2**16
+"""The maximum number of norm events in one record: each of them may be rejected alone."""
+
 MAX_COLLECTED = 2**20
 """The maximum number of norm events that a partition collects for one step."""
 
@@ -138,7 +141,7 @@ def _check_content(request: Request) -> None:
     check_names(users, request)
 
 
-def check_names(users: Sequence[User], request: Request) -> None:
+def check_names(users: Sequence[User], request: Request | None = None) -> None:
     """Check that user ids are in normal form, and that none is reserved (MALFORMED)."""
     if (reserved := first_reserved(users)) is not None:
         detail = f"user {reserved[:60]!a} begins with {RESERVED!r}, reserved for erased users"

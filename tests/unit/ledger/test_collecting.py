@@ -143,6 +143,14 @@ def test_several_events_in_one_record_are_rejected_alone(log):
     assert collected_of(log.decide(1, attempt=2)) == {HERE[2]: 0.5, HERE[3]: 0.1, HERE[5]: 0.5}
 
 
+def test_a_record_has_a_maximum_of_events(log):
+    count = 2**16 + 1
+    record = NormEvents(
+        dataset="d", run="r", step=1, users=bytes(8 * count), norms=bytes(8 * count)
+    )
+    assert answer_of(log.send(record)).reason == Reason.TOO_LARGE
+
+
 def test_events_for_the_step_after_the_next_wait_for_it():
     log = CollectingLog()
     log.norm(1, 0.1)
