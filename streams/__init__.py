@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from streams.records import CollectTerms
     from streams.sdk.client import Turnstile
     from streams.sdk.decisions import StepDecision
     from streams.sdk.errors import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BudgetHeld",
+    "CollectTerms",
     "ConflictingDecisions",
     "DatasetInUse",
     "DatasetIsClosed",
@@ -72,6 +74,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CollectTerms": "streams.records",
     "Halt": "streams.sdk.followers",
     "Run": "streams.sdk.run",
     "StepDecision": "streams.sdk.decisions",

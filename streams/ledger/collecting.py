@@ -69,7 +69,7 @@ MAX_AHEAD = 2
 before the step before it is decided; more would let senders fill the memory of workers."""
 
 
-class Block(msgspec.Struct, array_like=True):
+class EventBlock(msgspec.Struct, array_like=True):
     """Some events of a collection, in the order of the log."""
 
     users: list[User]
@@ -101,11 +101,11 @@ class _Step:
         self.size = 0
 
 
-class Collected(Tracked[Block]):
+class Collected(Tracked[EventBlock]):
     """(dataset, run, step, number) -> a block of collected events."""
 
     def __init__(self) -> None:
-        super().__init__("collected", Block)
+        super().__init__("collected", EventBlock)
         self._steps: dict[Address, _Step] = {}  # by (dataset, run, step)
         self._extended: set[Address] = set()  # blocks that are not encoded since their last event
 
@@ -123,7 +123,7 @@ class Collected(Tracked[Block]):
         """Collect the norm of a user of whom none was collected."""
         found = self._steps.setdefault(step, _Step())
         address = (*step, str(found.events // BLOCK))
-        block = self._values.setdefault(address, Block([], []))
+        block = self._values.setdefault(address, EventBlock([], []))
         block.users.append(user)
         block.norms.append(norm)
         found.norms[user] = norm
@@ -161,7 +161,7 @@ class Collected(Tracked[Block]):
         self._extended.clear()
         return super().take_delta()
 
-    def _moves(self, address: Address, before: Block | None, after: Block | None) -> None:
+    def _moves(self, address: Address, before: EventBlock | None, after: EventBlock | None) -> None:
         step = self._steps.setdefault(address[:3], _Step())
         if before is not None:
             step.events -= len(before.users)
@@ -220,12 +220,7 @@ def terms_of(
             "never change: open it without collect, as it is, or open a run of another name"
         )
         raise Rejection(Reason.COLLECT_CHANGED, detail)
-    if asked.mechanism == "poisson-gaussian":
-        detail = (
-            "a run that collects norms cannot sample: only users who were drawn would send one, "
-            "and amplification holds only if every user is charged. Use gaussian, or a roster"
-        )
-        raise Rejection(Reason.INVALID_MECHANISM, detail)
+    check_terms(asked)
     loose = next((each for each in budgets.policies if each.user_ids == "one-kind"), None)
     if loose is not None:
         detail = (
@@ -235,6 +230,16 @@ def terms_of(
         raise Rejection(Reason.MIXED_USERS, detail)
     check_covered(MECHANISMS[asked.mechanism](1.0, 1.0), budgets.policies, Measure.covers)
     return asked
+
+
+def check_terms(terms: CollectTerms) -> None:
+    """Check that norms are collected for steps that do not sample (INVALID_MECHANISM)."""
+    if terms.mechanism == "poisson-gaussian":
+        detail = (
+            "a run that collects norms cannot sample: only users who were drawn would send one, "
+            "and amplification holds only if every user is charged. Use gaussian, or a roster"
+        )
+        raise Rejection(Reason.INVALID_MECHANISM, detail)
 
 
 def check_not_collecting(request: Charge | Enrol, terms: CollectTerms | None) -> None:

@@ -13,6 +13,7 @@ from accounting.exact.invalid_input import quoted
 from streams.config import Config, lacking
 from streams.ledger.outputs import Channel
 from streams.records import (
+    CollectTerms,
     OdometerRecord,
     Policy,
     Right,
@@ -374,6 +375,7 @@ class Turnstile:
         *,
         released: int | None = None,
         min_separation: int | None = None,
+        collect: CollectTerms | None = None,
         charges_ahead: bool = False,
         take_over: bool = False,
         timeout: float | None = None,
@@ -402,6 +404,11 @@ class Turnstile:
                 most b bands: a user who takes part in step t, with a norm above 0, is not admitted
                 again before step t + b of this run. It is fixed with the first step. None: as the
                 run has it; a new run has no minimum separation.
+            collect: ``CollectTerms(clip_norm=..., mechanism="gaussian")``, for a run that collects
+                the norms that users send, with the clip norm and the mechanism of all its steps
+                ("gaussian", "laplace" or "pure-dp"). The dataset and its parents have ``user_ids``
+                of a fixed kind, not "one-kind". The first opening fixes it. None: as the run has
+                it; a new run collects no norms.
             charges_ahead: the trainer charges the next step before the current one is released
                 (``charge_ahead``), so that it may end with both charged and neither released. Then
                 the last one is handed back, and the one before it is given up: it stays charged,
@@ -411,17 +418,18 @@ class Turnstile:
             timeout: seconds to wait for all partitions.
 
         Raises:
-            InvalidRequest: a name or ``min_separation`` is invalid, or not all partitions have
-                decided the step ``released``.
+            InvalidRequest: a name, ``min_separation`` or ``collect`` is invalid, or not all
+                partitions have decided the step ``released``.
             ReleaseUnknown: more steps were charged after ``released`` than can be handed back: one,
                 or two with ``charges_ahead``.
             PartitionsDisagree: the dataset exists in some partitions only or under two policies,
-                partitions were added, or the run has its minimum separation in some partitions
-                only. Nothing can be charged.
+                partitions were added, or the run has its minimum separation or terms of collecting
+                in some partitions only. Nothing can be charged.
             RunIsClosed: the run was closed.
             SeparationChanged: the run has been charged with another ``min_separation``.
             BudgetHeld: another run holds the budget.
-            RequestRejected: the dataset does not exist.
+            RequestRejected: the dataset does not exist, or the run was opened with other terms of
+                collecting.
             DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self._connection.deadline(timeout)
@@ -432,6 +440,7 @@ class Turnstile:
             name,
             released=released,
             min_separation=min_separation,
+            collect=collect,
             charges_ahead=charges_ahead,
             take_over=take_over,
             deadline=deadline,

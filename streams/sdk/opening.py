@@ -7,8 +7,9 @@ Opening a run makes a new attempt in every partition, under one policy:
 2. Check that all hold the dataset under one policy, made for the current number of partitions.
 3. If attempts differ because an earlier opening was interrupted, ask the lower partitions again for
    the highest attempt. If another trainer has opened the run meanwhile, start again.
-4. Check that all partitions have the same minimum separation, and that the dataset has the users'
-   ids in the same form as this client: plain, or pseudonyms of the same key.
+4. Check that all partitions have the same minimum separation and the same terms of collecting
+   norms, and that the dataset has the users' ids in the same form as this client: plain, or
+   pseudonyms of the same key.
 5. Find the next step from the last step that the partitions decided and the one released.
 
 Resuming an attempt asks every partition whether it is still the newest, and changes nothing. Steps
@@ -39,11 +40,13 @@ from accounting.exact.invalid_input import quoted
 from streams.records import (
     MAX_SEPARATION,
     CloseRun,
+    CollectTerms,
     OpenRun,
     Reason,
     RunClosed,
     RunOpened,
 )
+from streams.sdk.arguments import read_terms
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.dataset_requests import check_agreement, check_names
 from streams.sdk.errors import (
@@ -62,6 +65,7 @@ _OPENINGS = 10
 _PAUSE = 0.05
 """Upper bound of a random pause, in seconds, so that two trainers do not collide again."""
 _LONGEST_TOKEN = 64
+_UNFIT_FOR_TERMS = (Reason.INVALID_MECHANISM, Reason.MIXED_USERS)
 _HIGHEST_ASKED = 2**62
 """The highest attempt that a request may name; partitions count on above it one by one."""
 
@@ -73,6 +77,7 @@ def open_run(
     *,
     released: int | None,
     min_separation: int | None,
+    collect: CollectTerms | None,
     charges_ahead: bool,
     take_over: bool,
     deadline: Deadline,
@@ -100,6 +105,7 @@ def open_run(
             if min_separation is None
             else whole_number("min_separation", min_separation, 2, MAX_SEPARATION),
             take_over=True if take_over else UNSET,
+            collect=UNSET if collect is None else read_terms(collect),
         )
     for attempts in range(_OPENINGS):
         if attempts:
@@ -107,7 +113,7 @@ def open_run(
         opened = _open_everywhere(connection, blank, deadline)
         if opened is not None:
             # Step 4.
-            _check_separations(name, opened)
+            _check_terms(name, opened)
             check_key(opened[0].policy, connection.pseudonyms)
             # Step 5.
             return Run(
@@ -140,7 +146,7 @@ def resume_run(
     answers = connection.ask(everywhere, RunOpened, deadline)
     check_agreement(dataset, answers, connection.partitions)
     opened = {p: replace(answer, request=token) for p, answer in answers.items()}
-    _check_separations(name, opened)
+    _check_terms(name, opened)
     check_key(opened[0].policy, connection.pseudonyms)
     due = _next_step(name, opened, None, 1)
     newest = max(answer.last_step for answer in opened.values())
@@ -209,7 +215,12 @@ def _open_everywhere(
         if not any(isinstance(reply, BudgetHeld) for reply in replies.values()):
             replies |= connection.survey(dict.fromkeys(partitions, request), RunOpened, deadline)
     # Step 2.
-    check_agreement(blank.dataset, replies, connection.partitions)
+    try:
+        check_agreement(blank.dataset, replies, connection.partitions)
+    except RequestRejected as rejected:
+        if blank.collect and rejected.reason in _UNFIT_FOR_TERMS:
+            raise InvalidRequest(f"collect: {rejected.detail}") from rejected
+        raise
     opened = {p: reply for p, reply in replies.items() if isinstance(reply, RunOpened)}
     # Step 3.
     for _ in range(_OPENINGS):
@@ -227,22 +238,23 @@ def _open_everywhere(
     return None
 
 
-def _check_separations(name: str, opened: Mapping[int, RunOpened]) -> None:
-    """Check that all partitions have the same minimum separation for a run.
+def _check_terms(name: str, opened: Mapping[int, RunOpened]) -> None:
+    """Check that all partitions have the same minimum separation and terms of collecting for a run.
 
-    They differ if a client ended while it opened the run with another one.
+    They differ if a client ended while it opened the run with others.
 
     Raises:
         PartitionsDisagree: they differ.
     """
-    kept = {p: answer.min_separation or None for p, answer in sorted(opened.items())}
-    other = next((p for p, separation in kept.items() if separation != kept[0]), None)
-    if other is not None:
-        raise PartitionsDisagree(
-            f"run {name!r} has min_separation {kept} in its partitions: open it with the right "
-            "one, or, if it was charged without one, use a run of another name",
-            other,
-        )
+    for argument in ("min_separation", "collect"):
+        kept = {p: getattr(answer, argument) or None for p, answer in sorted(opened.items())}
+        other = next((p for p, value in kept.items() if value != kept[0]), None)
+        if other is not None:
+            raise PartitionsDisagree(
+                f"run {name!r} has {argument} {kept} in its partitions: open it with the right "
+                "one or, if that is rejected, use a run of another name",
+                other,
+            )
 
 
 def _next_step(

@@ -13,7 +13,7 @@ from accounting.costs.norm_levels import MAX_LEVELS, grid_norms
 from accounting.exact.argument_checks import positive_finite, whole_number
 from accounting.exact.invalid_input import quoted
 from streams.ledger.separation import check_roster
-from streams.records import Charge, Enrol, MechanismName, Policy, RunOpened
+from streams.records import Charge, CollectTerms, Enrol, MechanismName, Policy, RunOpened
 from streams.records.users import UserIds
 from streams.sdk.arguments import UsersLike, charged_by_norms, read_mechanism, read_norms
 from streams.sdk.attempt import Ahead, AskedStep, Attempt, Call, StepState
@@ -42,6 +42,7 @@ class Run:
             budgets as well, and is charged to all of them.
         min_separation: how many steps after a participation the same user may take part again;
             None: at the next step.
+        collect: the terms under which the run collects norms; None if it does not.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Run:
         self.policy: Policy = first.policy
         self.outer: tuple[Policy, ...] = tuple(first.outer or ())
         self.min_separation: int | None = first.min_separation or None
+        self.collect: CollectTerms | None = first.collect or None
         self._connection = connection
         self._attempt = Attempt(connection, opened, step, is_shared=is_shared)
         self._layouts = LastLayout(self.policy, connection.pseudonyms)

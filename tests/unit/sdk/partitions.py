@@ -66,23 +66,8 @@ class Partitions(MemoryConnection):
     def withdraw(self, name: str = "d") -> None:
         self.turnstile.withdraw_dataset(name)
 
-    def open(
-        self,
-        name: str = "r",
-        dataset: str = "d",
-        released: int | None = None,
-        min_separation: int | None = None,
-        charges_ahead: bool = False,
-        take_over: bool = False,
-    ) -> Run:
-        return self.turnstile.run(
-            dataset,
-            name,
-            released=released,
-            min_separation=min_separation,
-            charges_ahead=charges_ahead,
-            take_over=take_over,
-        )
+    def open(self, name: str = "r", dataset: str = "d", **options: Any) -> Run:
+        return self.turnstile.run(dataset, name, **options)
 
     def close_run(self, name: str = "r", dataset: str = "d") -> bool:
         return self.turnstile.close_run(dataset, name)
