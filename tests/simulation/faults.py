@@ -134,7 +134,10 @@ async def run_another_release(world: World, service: Service, chance: Random) ->
     # Where Redis had nothing, the other release has written that nothing is applied.
     layouts = {p: world.store.contents(p).meta.get("layout") for p in partitions}
     flush(world, [p for p, found in layouts.items() if found == str(other)])
-    world.floor = len(world.store.history) - 1  # no later rollback goes back to that release
+    # No later rollback goes back to that release, nor to its reason for a suspension.
+    world.floor = len(world.store.history) - 1
+    for kept in (*world.store.history[-1].values(), *map(world.store.contents, partitions)):
+        kept.suspended = {}
 
 
 def _race(world: World, service: Service) -> None:
