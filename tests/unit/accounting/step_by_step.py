@@ -14,6 +14,8 @@ from accounting import advance_units
 from accounting.filters.account_terms import AccountTerms
 from accounting.filters.roster_columns import SlotMap
 
+REPORTED = ("halted", "refused_by", "readmitted", "exhausted", "regranted", "levels")
+
 
 @dataclass
 class Balances:
@@ -123,15 +125,8 @@ class Roll:
         self, cost_tables: Sequence[np.ndarray], listed: dict[int, int] | None = None
     ) -> dict[str, list]:
         listed = listed or {}
-        news: dict[str, list] = {
-            "halted": [],
-            "refused_by": [],
-            "readmitted": [],
-            "exhausted": [],
-            "regranted": [],
-            "levels": [],
-            "raised": [[] for _ in self.books],
-        }
+        news: dict[str, list] = {name: [] for name in REPORTED}
+        news["raised"] = [[] for _ in self.books]
         for position, level in listed.items():
             self.levels[position] = level
         for position in range(len(self.levels)):

@@ -7,12 +7,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accounting import (
     MEASURES,
-    InvalidInput,
     ZcdpFilter,
     banded_step,
     banded_steps,
@@ -27,7 +26,9 @@ entries = st.floats(-4.0, 4.0).filter(lambda entry: entry == 0.0 or abs(entry) >
     st.floats(0.1, 1e3),
     st.floats(0.0, 4.0),
 )
-def test_a_participation_is_charged_its_norm_times_that_of_the_column(
+@example([1e-200, 1e-200], 1.5e-200, 1.0)
+@example([1e200, 3e200], 1.5e200, 1.0)
+def test_participation_is_charged_the_norm_of_its_column(
     column: list[float], noise: float, norm: float
 ) -> None:
     step = banded_step(column, noise)
@@ -38,15 +39,6 @@ def test_a_participation_is_charged_its_norm_times_that_of_the_column(
     assert above**2 * square > Fraction(noise) ** 2
     charge = int(MEASURES["zcdp"].charge_units(step, [norm])[0])
     assert exact * 2**44 <= charge <= exact * 2**44 * (1 + Fraction(1, 2**50)) + 1
-
-
-@pytest.mark.parametrize("column", [[1e-200, 1e-200], [1e200, 3e200], [5e-324]])
-def test_columns_of_any_size_have_a_norm(column: list[float]) -> None:
-    noise = column[0] * 1.5
-    step = banded_step(column, noise)
-    exact = Fraction(noise) ** 2 / sum(Fraction(entry) ** 2 for entry in column)
-    assert Fraction(step.noise_stddev) ** 2 <= exact
-    assert Fraction(math.nextafter(step.noise_stddev, math.inf)) ** 2 > exact
 
 
 @given(st.data())
@@ -81,7 +73,7 @@ def banded(rng: np.random.Generator, steps: int, bands: int) -> np.ndarray:
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 2**32), st.floats(0.1, 50.0))
-def test_each_step_of_a_matrix_is_charged_by_the_norm_of_its_column(
+def test_each_step_of_a_matrix_is_charged_its_column_norm(
     steps: int, bands: int, seed: int, noise: float
 ) -> None:
     matrix = banded(np.random.default_rng(seed), steps, bands)
@@ -106,7 +98,7 @@ def test_a_toeplitz_matrix_is_charged_as_it_is_written_out(
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32), st.data())
-def test_the_sensitivity_to_participations_apart_is_the_root_of_the_sum_of_squares(
+def test_sensitivity_to_participations_apart_is_their_norm(
     bands: int, more: int, seed: int, data: st.DataObject
 ) -> None:
     """In whole numbers, and against every choice of signs: none moves the rows further."""
@@ -127,7 +119,7 @@ def test_the_sensitivity_to_participations_apart_is_the_root_of_the_sum_of_squar
     assert charged <= sum(columns) * 2**43 * (1 + Fraction(1, 2**50)) + len(taken)
 
 
-def test_closer_than_the_bands_one_user_can_move_more_than_two_prices_pay_for() -> None:
+def test_participations_closer_than_the_bands_cost_more() -> None:
     """One step too close: rows in common add up before they are squared."""
     matrix = np.array([[2.0, 0.0, 0.0], [1.0, 2.0, 0.0], [1.0, 1.0, 2.0]])
     prices = banded_steps(matrix, 1.0, min_separation=3)
@@ -163,16 +155,5 @@ def test_invalid_banded_matrices_are_rejected_by_argument(
     matrix: list, options: dict, argument: str
 ) -> None:
     arguments = {"noise_stddev": 1.0, "min_separation": 2, **options}
-    with pytest.raises(InvalidInput) as raised:
+    with refused(argument):
         banded_steps(matrix, **arguments)
-    assert raised.value.argument == argument
-
-
-def test_a_run_that_begins_again_without_its_noise_costs_no_more_than_was_paid() -> None:
-    """What it releases then is of the matrix without entries between the steps before and after."""
-    matrix = banded(np.random.default_rng(5), 12, 4)
-    cut = matrix.copy()
-    cut[7:, :7] = 0.0
-    paid, needed = (banded_steps(one, 3.0, min_separation=4) for one in (matrix, cut))
-    assert all(a.noise_stddev <= b.noise_stddev for a, b in zip(paid, needed, strict=True))
-    assert any(a.noise_stddev < b.noise_stddev for a, b in zip(paid, needed, strict=True))

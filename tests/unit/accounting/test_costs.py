@@ -1,8 +1,11 @@
+"""Costs of steps and cost tables of norm levels, against rational arithmetic."""
+
 from __future__ import annotations
 
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,13 +16,20 @@ from accounting import (
     Gaussian,
     Laplace,
     MeasureName,
+    Mechanism,
+    NormGrid,
+    PoissonGaussian,
     PureDP,
+    checked_cost_table,
+    cost_units,
     gdp_cost,
+    grid_norms,
+    levels_of,
     renyi_cost,
     zcdp_cost,
 )
-from accounting.costs.costs import Mechanism
 from tests.unit.accounting import rational_model as exact
+from tests.unit.accounting import rational_model as model
 from tests.unit.accounting.refusals import refused
 
 ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]
@@ -66,6 +76,10 @@ def test_charges_are_what_an_auditor_computes_in_fractions(norms: list[float], s
     assert MEASURES["gdp"].charge_units(mechanism, norms).tolist() == [
         exact.gdp_units(c, s) for c in norms
     ]
+    pure = MEASURES["pure-dp"].charge_units(Laplace(s), norms).tolist()
+    assert pure == [exact.units(Fraction(c) / Fraction(s)) for c in norms]
+    pure = MEASURES["pure-dp"].charge_units(PureDP(), norms).tolist()
+    assert pure == [exact.units(Fraction(c)) for c in norms]
     expected = [[exact.renyi_units(c, s, a) for a in ORDERS] for c in norms]
     assert MEASURES["renyi"].charge_units(mechanism, norms, ORDERS).tolist() == expected
     expected = [[exact.pure_renyi_units(c, s, a) for a in ORDERS] for c in norms]
@@ -93,9 +107,87 @@ def test_zero_norm_is_free_and_a_huge_one_saturates(measure: MeasureName) -> Non
     assert (charges[1] == MAX_COST_UNITS).all()
 
 
-@pytest.mark.parametrize("mechanism", [PureDP(), Laplace(1.0)])
-def test_gdp_of_a_mechanism_that_is_not_gaussian_is_refused(mechanism: Mechanism) -> None:
-    with refused("mechanism"):
-        gdp_cost(mechanism, [1.0])
-    with refused("mechanism"):
-        MEASURES["gdp"].charge_units(mechanism, [1.0])
+GRID_ORDERS = [1.5, 9.5, 64.0]
+clip_norms = st.one_of(
+    st.floats(min_value=2.0**-900, allow_infinity=False),
+    st.sampled_from([1.0, 0.1, 1 / 3, 5e-324 * 2**12, 1.7e308]),
+)
+counts = st.integers(1, 255)
+
+
+@given(clip_norms, counts)
+def test_the_norm_of_a_level_is_the_smallest_float_at_or_above_its_share(
+    clip: float, count: int
+) -> None:
+    norms = grid_norms(clip, count).tolist()
+    for level, norm in enumerate(norms):
+        assert model.is_smallest_float_at_least(norm, Fraction(clip) * level / count)
+    assert norms[0] == 0.0
+    assert norms[-1] == clip
+
+
+@given(clip_norms, counts, st.lists(st.floats(0.0, 1.0), max_size=20), st.integers(0, 255))
+def test_norms_are_rounded_up_to_the_next_level(
+    clip: float, count: int, shares: list[float], level: int
+) -> None:
+    levels = grid_norms(clip, count).tolist()
+    edge = levels[min(level, count)]
+    beyond = min(math.nextafter(edge, math.inf), clip)
+    norms = [share * clip for share in shares] + [edge, beyond, math.nextafter(edge, 0.0), clip]
+    (found,) = levels_of([norms], clip, count)
+    assert found.dtype == np.uint8
+    for norm, at in zip(norms, found.tolist(), strict=True):
+        assert levels[at] >= norm
+        assert at == 0 or levels[at - 1] < norm
+    grid = NormGrid(clip, count)
+    assert grid.norms.tolist() == levels[1:]
+    assert (grid.levels_of(norms) == found.astype(int) - 1).all()
+
+
+def test_counts_are_a_histogram_of_rounded_norms_and_zero_norms_are_no_steps() -> None:
+    norms = [[0.0, 0.5, 0.50001, 1.0], [0.0, 0.0, 0.0, 0.0], [0.1, 0.1, 0.75, 0.0]]
+    expected = [[0, 1, 1, 1], [0, 0, 0, 0], [2, 0, 1, 0]]
+    counts = NormGrid(1.0, 4).counts(norms)
+    assert counts.dtype == np.int64
+    assert counts.tolist() == expected
+
+
+@given(clip_norms, st.integers(1, 24), model.usual_scale)
+def test_a_cost_table_is_what_an_auditor_computes_in_fractions(
+    clip: float, count: int, scale: float
+) -> None:
+    norms = grid_norms(clip, count).tolist()
+    mechanism = Gaussian(scale)
+    assert MEASURES["zcdp"].cost_table(mechanism, clip, count).tolist() == [
+        model.zcdp_units(norm, scale) for norm in norms
+    ]
+    assert MEASURES["gdp"].cost_table(mechanism, clip, count).tolist() == [
+        model.gdp_units(norm, scale) for norm in norms
+    ]
+    assert MEASURES["renyi"].cost_table(mechanism, clip, count, GRID_ORDERS).tolist() == [
+        [model.renyi_units(norm, scale, order) for order in GRID_ORDERS] for norm in norms
+    ]
+
+
+@pytest.mark.parametrize("row", MEASURES.values(), ids=MEASURES)
+@pytest.mark.parametrize(
+    "mechanism",
+    [Gaussian(0.7), PoissonGaussian(0.7, 0.01), Laplace(0.7), PureDP(), PoissonGaussian(1e9, 1e-9)],
+    ids=repr,
+)
+def test_a_cost_table_covers_what_its_measure_charges_and_never_falls(
+    row: object, mechanism: Mechanism
+) -> None:
+    measure: MeasureName = row.name
+    orders = GRID_ORDERS if MEASURES[measure].per_order else None
+    if not MEASURES[measure].covers_by_table(mechanism):
+        with refused("mechanism"):
+            MEASURES[measure].cost_table(mechanism, 2.0, 255, orders)
+        return
+    units = MEASURES[measure].cost_table(mechanism, 2.0, 255, orders)
+    assert checked_cost_table(units) is units
+    norms = grid_norms(2.0, 255)
+    if measure == "renyi":
+        assert (units >= cost_units(renyi_cost(mechanism, norms, GRID_ORDERS))).all()
+    elif MEASURES[measure].covers(mechanism):
+        assert (units >= MEASURES[measure].charge_units(mechanism, norms)).all()

@@ -15,7 +15,6 @@ from accounting import (
     MEASURES,
     PoissonGaussian,
     RenyiFilter,
-    StepsFilter,
     StepShape,
     candidate_orders,
     steps_measure,
@@ -196,19 +195,3 @@ def test_noise_computed_in_float32_counts() -> None:
         assert (
             shape.units(PoissonGaussian(noise, 0.1), [float(np.float32(clip_norm))])[0] == ONE_STEP
         )
-
-
-def test_the_filter_admits_exactly_the_number_of_steps() -> None:
-    rule, step = StepsFilter(StepShape(0.1, 2.0), 3), PoissonGaussian(2.0, 0.1)
-    state, admitted = rule.initial_state(3), []
-    for norms in ([1.0, 0.0, 2.0], [0.1, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 1.0], [0, 1, 1]):
-        state, allowed = rule.admit_norms(state, step, norms)
-        admitted.append(allowed.tolist())
-    assert admitted == [
-        [True, True, False],
-        [True, True, True],
-        [True, True, True],
-        [False, True, True],
-        [True, True, False],
-    ]
-    assert rule.remaining(state).tolist() == [0.0, 0.0, 0.0]

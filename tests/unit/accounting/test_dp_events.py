@@ -21,6 +21,7 @@ from accounting import (
 )
 from accounting.costs.sampled_records import binomial_weights
 from accounting.exact.rounding import float_toward
+from tests.unit.accounting.refusals import refused
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(1.1)
 
@@ -72,9 +73,8 @@ def test_noise_is_a_multiple_of_the_clip_bound_rounded_down() -> None:
     ],
 )
 def test_events_that_cannot_be_charged_are_rejected(event: Any, argument: str) -> None:
-    with pytest.raises(InvalidInput) as raised:
+    with refused(argument):
         mechanism_from(event)
-    assert raised.value.argument == argument
 
 
 def mixture(
@@ -103,9 +103,7 @@ def test_binomial_mixtures_are_records_with_coins_of_their_own(records: int, rat
 
 @pytest.mark.parametrize("changed", range(11))
 @pytest.mark.parametrize("change", [-8e-10, 8e-10])
-def test_charged_records_are_drawn_no_less_than_the_event_draws_them(
-    changed: int, change: float
-) -> None:
+def test_charged_records_are_drawn_no_less_than_by_the_event(changed: int, change: float) -> None:
     weights = list(mixture(10, 1e-3).sampling_probs)
     weights[changed] = max(weights[changed] + change, 0.0)
     event = dp_event.MixtureOfGaussiansDpEvent(1.0, range(11), weights)
@@ -133,16 +131,10 @@ def test_mixtures_of_one_record_are_simpler_steps() -> None:
         ([0.0, 1.0, 2.0], [0.5, 0.25, 0.25]),  # not binomial
         ([0.0, 1.0, 2.0], [0.25, 0.5, 0.2]),  # do not add up to 1
         ([0.0, 1.0, 2.5], [0.25, 0.5, 0.25]),  # no multiples
-        ([0.0, 1.0, 2.0], [0.5, 0.5]),
-        ([0.0, -1.0], [0.5, 0.5]),
-        ([0.0, 1.0], [1.5, -0.5]),
-        ([0.0, 1.0, 1.0], [0.5, 0.4, 0.1]),
-        ([0.0, 0.0, 0.0], [0.25, 0.5, 0.25]),
         (range(1002), [0.5, 0.5, *[0.0] * 1000]),
-        ([0.0, 1.0], [0.5, 0.4]),
-        ([0.0, 1.0], [1.0, 0.0]),
-        ([0.0], [1.0]),
-        ([], []),
+        *(([0.0, 1.0, 2.0], [0.5, 0.5]), ([0.0, -1.0], [0.5, 0.5]), ([0.0, 1.0], [1.5, -0.5])),
+        *(([0.0, 1.0, 1.0], [0.5, 0.4, 0.1]), ([0.0, 0.0, 0.0], [0.25, 0.5, 0.25])),
+        *(([0.0, 1.0], [0.5, 0.4]), ([0.0, 1.0], [1.0, 0.0]), ([0.0], [1.0]), ([], [])),
     ],
 )
 def test_other_mixtures_are_refused(sensitivities: list[float], weights: list[float]) -> None:

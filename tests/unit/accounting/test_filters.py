@@ -42,6 +42,7 @@ FILTERS: list[tuple[BudgetFilter, list[Fraction]]] = [
     (ZcdpFilter(2.0**-44 * 1.75), [Fraction(7, 2**46)]),
     (ZcdpFilter(0.0), [Fraction(0)]),
     (GdpFilter(0.7), [Fraction(0.7) ** 2]),
+    (PureDPFilter(1.3), [Fraction(1.3)]),
     (ZcdpFilter(zcdp_budget(1.0, 1e-5)), [Fraction(zcdp_budget(1.0, 1e-5))]),
     (RenyiFilter(ORDERS, [0.3, 0.7, 9.0]), [Fraction(0.3), Fraction(0.7), Fraction(9.0)]),
     (RenyiFilter(ORDERS, [0.25, 1 / 3, 0.0]), [Fraction(1, 4), Fraction(1 / 3), Fraction(0)]),
@@ -123,7 +124,7 @@ def test_no_mixture_of_costs_of_any_run_exceeds_a_budget(
     rule: BudgetFilter, budgets: list[Fraction], data: st.DataObject, kinds: list[str]
 ) -> None:
     """Requests of several runs that see all outputs are one sequence of costs."""
-    factors = [Fraction(a) for a in orders_of(rule)]
+    step = Laplace(1.0) if rule.measure == "pure-dp" else Gaussian(1.0)
     state, spent = rule.initial_state(1), [Fraction(0)] * len(budgets)
     for kind in kinds:
         left = rule.remaining(state).reshape(-1).tolist()
@@ -139,11 +140,12 @@ def test_no_mixture_of_costs_of_any_run_exceeds_a_budget(
             state, admitted = rule.admit_units(state, units)
         else:
             if kind == "grant":
-                state, granted = rule.grant(state, Gaussian(1.0), [norm])
+                state, granted = rule.grant(state, step, [norm])
                 norm = float(granted[0])
             else:
-                state, admitted = rule.admit_norms(state, Gaussian(1.0), [norm])
-            costs = [factor * exact.rho(norm, 1.0) for factor in factors]
+                state, admitted = rule.admit_norms(state, step, [norm])
+            costs = [Fraction(a) * exact.rho(norm, 1.0) for a in orders_of(rule)]
+            costs = [Fraction(norm)] if rule.measure == "pure-dp" else costs
         if admitted[0]:
             spent = [total + cost for total, cost in zip(spent, costs, strict=True)]
         # What is recorded is never less than what was spent.
@@ -194,7 +196,7 @@ def test_admitted_pure_dp_steps_imply_epsilon_and_delta(
 
 # ---------------------------------------------------------------------- budget-aware clipping
 
-RULES = [*(rule for rule, _ in FILTERS), PureDPFilter(1.3), RenyiFilter([1.1], [0.3])]
+RULES = [*(rule for rule, _ in FILTERS), RenyiFilter([1.1], [0.3])]
 
 
 @given(
@@ -246,7 +248,9 @@ def test_least_grant_of_several_filters_fits_all_and_spends_one(
 def test_charge_of_a_norm_above_the_grant_is_refused(
     rule: BudgetFilter, budgets: list[Fraction]
 ) -> None:
-    state, step = rule.initial_state(2), Gaussian(4.0)
+    state, step = rule.initial_state(2), Laplace(4.0)
+    if rule.measure == "gdp":
+        step = Gaussian(4.0)
     for granted in ([1.5, 0.0], [1e9, 1.0], [1.0], [[1.0, 1.0]], [math.nan, 1.0], [-1.0, 1.0]):
         with refused("granted"):
             rule.charge_granted(state, step, [1.0, 1.0], granted)

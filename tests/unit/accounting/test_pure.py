@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from accounting import (
     MEASURES,
@@ -17,15 +14,14 @@ from accounting import (
     Laplace,
     PureDP,
     PureDPFilter,
-    RenyiFilter,
     candidate_orders,
     cost_units,
+    from_units,
     gdp_to_delta,
     grid_norms,
     pure_to_gdp,
     renyi_cost,
 )
-from tests.unit.accounting import rational_model as model
 
 EPSILONS = [1e-100, 1e-12, 1e-6, 1e-3, 0.1, 0.5, 0.999999, 1.0, 1.000001, 2.0, 7.0, 36.0, 200.0]
 
@@ -48,7 +44,7 @@ def test_mu_of_pure_dp_is_the_least_and_rounded_up(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 10.0])
-def test_gaussian_dp_of_that_mu_is_no_harder_to_tell_than_randomised_response(
+def test_gaussian_dp_of_that_mu_dominates_randomised_response(
     epsilon: float,
 ) -> None:
     """Its delta is above that of randomised response everywhere, and touches it at 0."""
@@ -70,33 +66,6 @@ def test_a_cost_table_of_pure_dp_under_gdp_is_mu_squared_rounded_up() -> None:
         assert 0 <= laplace[level] - pure[level] <= 2
     with pytest.raises(InvalidInput):
         MEASURES["gdp"].charge_units(Laplace(2.0), [1.0])
-
-
-@given(st.lists(model.usual_norm, min_size=1, max_size=8), model.usual_scale)
-def test_epsilon_of_a_laplace_step_is_charged_exactly(norms: list[float], scale: float) -> None:
-    units = MEASURES["pure-dp"].charge_units(Laplace(scale), norms).tolist()
-    assert units == [model.units(Fraction(norm) / Fraction(scale)) for norm in norms]
-    assert MEASURES["pure-dp"].charge_units(PureDP(), norms).tolist() == [
-        model.units(Fraction(norm)) for norm in norms
-    ]
-
-
-@given(
-    st.floats(2.0**-44, 4.0), st.lists(st.tuples(model.usual_norm, model.usual_scale), max_size=20)
-)
-def test_epsilons_of_admitted_steps_never_exceed_the_budget_in_fractions(
-    epsilon: float, steps: list[tuple[float, float]]
-) -> None:
-    rule = PureDPFilter(epsilon)
-    state, spent, charged = rule.initial_state(1), Fraction(0), 0
-    for norm, scale in steps:
-        state, admitted = rule.admit_norms(state, Laplace(scale), [norm])
-        cost = Fraction(norm) / Fraction(scale)
-        assert bool(admitted[0]) == model.fits([charged], [cost], [Fraction(epsilon)])
-        if admitted[0]:
-            spent += cost
-            charged += model.units(cost)
-    assert spent <= Fraction(epsilon)
 
 
 def test_randomised_response_as_often_as_admitted_is_epsilon_dp() -> None:
@@ -164,7 +133,7 @@ def test_divergences_of_pure_steps_are_those_of_their_definitions(order, eps) ->
 
 
 @pytest.mark.parametrize("mechanism", [Laplace(0.3), PureDP()], ids=repr)
-def test_what_a_ledger_charges_pure_steps_is_no_less_than_their_divergence(mechanism) -> None:
+def test_charges_of_pure_steps_are_no_less_than_divergences(mechanism) -> None:
     norms = np.concatenate([[0.0, 5e-324, 1e-200], np.geomspace(1e-12, 1e4, 200), [1e300]])
     charged = MEASURES["renyi"].charge_units(mechanism, norms, DIVERGENCE_ORDERS)
     in_tables = MEASURES["renyi"].cost_table(mechanism, 2.0, 255, DIVERGENCE_ORDERS)
@@ -176,25 +145,11 @@ def test_what_a_ledger_charges_pure_steps_is_no_less_than_their_divergence(mecha
     assert (in_tables < on_levels)[200:, 3:-1].all()
 
 
-def test_large_orders_charge_a_pure_step_no_more_than_its_epsilon() -> None:
+def test_large_orders_charge_a_pure_step_its_epsilon_at_most() -> None:
     assert MEASURES["renyi"].charge_units(PureDP(), [2.0], [100.0])[0, 0] == 2 * 2**44
     assert renyi_cost(PureDP(), [2.0], [100.0])[0, 0] == pytest.approx(1.99872, abs=1e-5)
-    rule = RenyiFilter(*candidate_orders(8.0, 1e-5))
-    most = {}
-    for mechanism in (Laplace(1.0), PureDP()):
-        for eps in (0.5, 1.0, 2.0):
-            table = cost_units(renyi_cost(mechanism, [eps], rule.orders))[0]
-            charge = MEASURES["renyi"].charge_units(mechanism, [eps], rule.orders)[0]
-            most[type(mechanism).__name__, eps] = [
-                max(budget // cost for budget, cost in zip(rule.budget_units, costs, strict=True))
-                for costs in (charge.tolist(), table.tolist())
-            ]
+    orders, budgets = candidate_orders(8.0, 1e-5)
+    explicit = from_units(MEASURES["renyi"].charge_units(Laplace(1.0), [0.5], orders)[0])
+    in_tables = renyi_cost(Laplace(1.0), [0.5], orders)[0]
     # How often a user is admitted, by explicit charges and by a cost table.
-    assert most == {
-        ("Laplace", 0.5): [9, 15],
-        ("Laplace", 1.0): [4, 5],
-        ("Laplace", 2.0): [2, 2],
-        ("PureDP", 0.5): [9, 13],
-        ("PureDP", 1.0): [4, 5],
-        ("PureDP", 2.0): [2, 2],
-    }
+    assert [(budgets // cost).max() for cost in (explicit, in_tables)] == [9, 15]

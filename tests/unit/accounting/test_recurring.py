@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +11,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accounting import (
+    MEASURES,
+    PoissonGaussian,
+    RenyiFilter,
+    advance_units,
+    best_order,
+    candidate_orders,
+)
 from accounting.filters import due_steps
 from accounting.filters.account_terms import AccountCostTable, AccountTerms, Orders
+from accounting.filters.admission import pay
 from accounting.filters.recurring import BudgetAccount, RecurringCharge, StepOutcome
 from accounting.filters.roster_columns import EXHAUSTED, HALTED
-from tests.unit.accounting.step_by_step import Balances, Book, Columns, Purse, Roll, slot_maps
+from tests.unit.accounting.step_by_step import (
+    REPORTED,
+    Balances,
+    Book,
+    Columns,
+    Purse,
+    Roll,
+    slot_maps,
+)
 
 
 class World:
@@ -76,6 +94,10 @@ class World:
             assert balances.ticks.tolist() == [p.ticks for p in book.purses]
 
 
+RARE = ["cost table", "roster", "explicit", "restart", "balances", "enrol", "dense", "quiet"]
+ACTS = ["step"] * 6 + ["levels"] * 2 + RARE
+
+
 @dataclass
 class Pair:
     recurring: RecurringCharge
@@ -84,18 +106,12 @@ class Pair:
 
 
 def says(outcome: StepOutcome) -> dict[str, list]:
-    return {
-        "halted": outcome.halted.tolist(),
-        "refused_by": outcome.refused_by.tolist(),
-        "readmitted": outcome.readmitted.tolist(),
-        "exhausted": outcome.exhausted.tolist(),
-        "regranted": outcome.regranted.tolist(),
-        "levels": outcome.levels.tolist(),
-        "raised": [
-            list(zip(raised.positions.tolist(), raised.ticks_before.tolist(), strict=True))
-            for raised in outcome.raised
-        ],
-    }
+    found = {name: getattr(outcome, name).tolist() for name in REPORTED}
+    found["raised"] = [
+        list(zip(raised.positions.tolist(), raised.ticks_before.tolist(), strict=True))
+        for raised in outcome.raised
+    ]
+    return found
 
 
 def add_roster(world: World, chosen: list[int], clip: bool) -> Pair:
@@ -170,22 +186,7 @@ def check_against_every_step(data: st.DataObject) -> None:
     pairs: list[Pair] = []
     current: dict[int, list[np.ndarray]] = {}
     for _ in range(data.draw(st.integers(5, 40))):
-        act = data.draw(
-            st.sampled_from(
-                ["step"] * 6
-                + ["levels"] * 2
-                + [
-                    "cost table",
-                    "roster",
-                    "explicit",
-                    "restart",
-                    "balances",
-                    "enrol",
-                    "dense",
-                    "quiet",
-                ]
-            )
-        )
+        act = data.draw(st.sampled_from(ACTS))
         if act == "roster" or not pairs:
             if len(pairs) == 3:
                 continue
@@ -247,3 +248,94 @@ def check_against_every_step(data: st.DataObject) -> None:
             assert (columns.flags & EXHAUSTED != 0).tolist() == checked.roll.exhausted
             assert columns.granted.tolist() == checked.roll.granted
     world.check_balances()
+
+
+# ------------------------------------------------- sampled steps, time and memory
+
+
+def balances_of(users: int) -> Balances:
+    spent, base = np.zeros((2, users), dtype=np.int64)
+    return Balances(spent, base, np.ones(users, dtype=np.int64), np.zeros(users, dtype=np.uint8))
+
+
+def begun(
+    account: BudgetAccount, slots: np.ndarray, levels: Sequence[int]
+) -> tuple[RecurringCharge, Columns]:
+    columns = Columns(levels)
+    return RecurringCharge([account], slot_maps([slots]), columns), columns
+
+
+def table(account: BudgetAccount, units: object) -> list[AccountCostTable]:
+    return [AccountCostTable(account.terms, np.asarray(units))]
+
+
+def random_levels(users: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 101, users).astype(np.uint8)
+
+
+def test_sampled_steps_are_charged_at_the_per_user_order() -> None:
+    users = 3000
+    rule = RenyiFilter(*candidate_orders(2.0, 1e-5))
+    charges = MEASURES["renyi"].cost_table(PoissonGaussian(0.9, 0.03), 1.0, 100, rule.orders)
+    levels = random_levels(users)
+    order = best_order(charges, rule.budget_units)[levels]
+    tick_sizes = np.array([budget // 7 for budget in rule.budget_units])
+    account = BudgetAccount(
+        AccountTerms(rule.budget_units, tuple(tick_sizes.tolist()), "per-user"), balances_of(users)
+    )
+    account.balances.order[:] = order
+    recurring, _ = begun(account, np.arange(users), levels)
+    budgets = np.array(rule.budget_units)[order]
+    spent, base = np.zeros(users, dtype=np.int64), np.zeros(users, dtype=np.int64)
+    ticks, admitted = np.ones(users, dtype=np.int64), np.ones(users, dtype=np.bool_)
+    rng = np.random.default_rng(1)
+    settled = halts = 0
+    for step in range(400):
+        listed = np.sort(rng.choice(users, 20, replace=False))
+        levels[listed] = rng.integers(0, 101, 20)
+        tables = None if step else table(account, charges)
+        outcome = recurring.step(tables, listed, levels[listed])
+        cost = charges[levels, order]
+        after, fits = pay(spent, cost, budgets)
+        used, risen = advance_units(spent - base, ticks, after - spent, tick_sizes[order][:, None])
+        assert outcome.halted.tolist() == np.flatnonzero(admitted & ~fits).tolist()
+        assert outcome.readmitted.tolist() == np.flatnonzero(~admitted & fits).tolist()
+        assert outcome.raised[0].positions.tolist() == np.flatnonzero(risen != ticks).tolist()
+        spent, base, ticks, admitted = after, after - used, risen, fits
+        settled += users if isinstance(outcome.settled, slice) else outcome.settled.size
+        halts += outcome.halted.size
+    recurring.settle()
+    assert (account.balances.spent == spent).all()
+    assert (account.balances.base == base).all()
+    assert (account.balances.ticks == ticks).all()
+    assert halts > users / 2
+    assert settled < users * 40
+
+
+def test_a_step_at_which_nothing_happens_looks_at_nobody() -> None:
+    users = 50_000
+    account = BudgetAccount(AccountTerms((2**61,), (2**61,)), balances_of(users))
+    recurring, _ = begun(account, np.arange(users), random_levels(users))
+    assert recurring.step(table(account, np.arange(101))).settled == slice(0, users)
+    for _ in range(50):
+        outcome = recurring.step()
+        assert not isinstance(outcome.settled, slice)
+        assert not outcome.settled.size
+    few = recurring.step(None, np.array([3, 7]), np.array([1, 2], dtype=np.uint8))
+    assert np.asarray(few.settled).tolist() == [3, 7]
+
+
+def test_a_user_takes_no_more_than_40_bytes() -> None:
+    users = 400_000
+    levels = random_levels(users)
+    tracemalloc.start()
+    try:
+        account = BudgetAccount(AccountTerms((2**40,), (2**36,)), balances_of(users))
+        recurring, _ = begun(account, np.arange(users), levels)
+        charges = table(account, np.arange(101, dtype=np.int64) ** 2 * 2**20)
+        for step in range(30):
+            recurring.step(None if step else charges)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 40 * users

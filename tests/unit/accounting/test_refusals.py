@@ -79,6 +79,7 @@ from accounting.release.clipping import norm_products
 from accounting.release.exact_coins import heads
 from accounting.release.exact_normals import LARGEST_STDDEV, ExactNormals
 from accounting.reports import METHODS
+from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi_report import RenyiReport
 from accounting.research import (
     GdpOdometer,
@@ -98,336 +99,294 @@ class Refused(NamedTuple):
     bad: dict[str, list[Any]]
 
 
+def refuses(call: Callable[..., object], /, **arguments: tuple[Any, list[Any]]) -> Refused:
+    """Return a row; each argument is a value that is taken, and values that are refused."""
+    usual = {name: value for name, (value, _) in arguments.items()}
+    return Refused(call, usual, {name: bad for name, (_, bad) in arguments.items() if bad})
+
+
 NAN, INF = math.nan, math.inf
 NO_SIZE = [0.0, -1.0, NAN, INF]
 NO_DELTA = [0.0, 1.0, -0.1, NAN, INF]
 NO_NORMS = [[-1.0], [NAN], [INF], [[1.0]]]
 NO_ORDERS = [[], [1.0], [0.5], [INF], [NAN], [2.0, 2.0]]
+NO_RATE = [-0.1, 1.1, NAN, INF]
+NO_FRACTION = [0.0, 1.0, -0.1, NAN]
 ZERO, ONE = np.zeros(2, dtype=np.int64), np.ones(2, dtype=np.int64)
-FIRST = np.array([0, 1], dtype=np.uint8)
 GRID = NormGrid(1.0, 10)
 
 
 def conversions() -> list[Refused]:
-    renyi = {"orders": [2.0], "rdp": [1.0]}
-    no_curve = {"orders": [[order] for order in (INF, NAN, 1.0, -2.0, 2.0**41)]}
-    no_curve["rdp"] = [[-1.0], [NAN], [1.0, 1.0]]
-    no_target = {"epsilon": [-1.0, NAN], "delta": NO_DELTA}
+    delta, size = (1e-5, NO_DELTA), (1.0, [-1.0, NAN])
+    orders = [2.0], [[order] for order in (INF, NAN, 1.0, -2.0, 2.0**41)]
+    rdp = [1.0], [[-1.0], [NAN], [1.0, 1.0]]
     return [
-        Refused(
-            zcdp_to_epsilon, {"rho": 1.0, "delta": 1e-5}, {"rho": [-1.0, NAN], "delta": NO_DELTA}
-        ),
-        Refused(gdp_to_epsilon, {"mu": 1.0, "delta": 1e-5}, {"mu": [-1.0, NAN], "delta": NO_DELTA}),
-        Refused(gdp_to_delta, {"mu": 1.0, "epsilon": 1.0}, {"mu": [-1.0, NAN]}),
-        Refused(renyi_to_epsilon, {**renyi, "delta": 0.5}, {**no_curve, "delta": NO_DELTA}),
-        Refused(renyi_to_delta, {**renyi, "epsilon": 1.0}, no_curve),
-        Refused(zcdp_budget, {"epsilon": 1.0, "delta": 1e-5}, no_target),
-        Refused(gdp_budget, {"epsilon": 1.0, "delta": 1e-5}, no_target),
-        Refused(
+        refuses(zcdp_to_epsilon, rho=size, delta=delta),
+        refuses(gdp_to_epsilon, mu=size, delta=delta),
+        refuses(gdp_to_delta, mu=size, epsilon=(1.0, [])),
+        refuses(renyi_to_epsilon, orders=orders, rdp=rdp, delta=(0.5, NO_DELTA)),
+        refuses(renyi_to_delta, orders=orders, rdp=rdp, epsilon=(1.0, [])),
+        refuses(zcdp_budget, epsilon=size, delta=delta),
+        refuses(gdp_budget, epsilon=size, delta=delta),
+        refuses(
             curve_risk,
-            {"epsilon": [1.0], "delta": [1e-5], "false_positive_rate": 0.1},
-            {
-                "epsilon": [[-1.0]],
-                "delta": [[1.5], [-0.1], [0.1, 0.1]],
-                "false_positive_rate": [0.0, 1.0, NAN],
-            },
+            epsilon=([1.0], [[-1.0]]),
+            delta=([1e-5], [[1.5], [-0.1], [0.1, 0.1]]),
+            false_positive_rate=(0.1, NO_FRACTION),
         ),
     ]
 
 
 def costs() -> list[Refused]:
-    sampled = PoissonGaussian(1.0, 0.5)
-    step = {"mechanism": Gaussian(1.0), "norms": [1.0]}
-    at_orders = {"mechanism": sampled, "norms": [1.0], "orders": [2.0]}
-    no_step = {"norms": NO_NORMS, "orders": NO_ORDERS}
+    sampled, norms, orders = PoissonGaussian(1.0, 0.5), ([1.0], NO_NORMS), ([2.0], NO_ORDERS)
+    no_column = [[0.0], [], [NAN]]
+    no_budget = [-1.0, 2.0**-45, 5e-324, NAN, INF, math.nextafter(2.0**17, 1e9), 1e200]
+    no_kind = [np.int32, np.longdouble, np.complex64, "f5", object, 7]
+    no_shape = [PoissonGaussian(9.0, 0.11), Gaussian(9.0), Laplace(9.0)]
     return [
-        Refused(Gaussian, {"noise_stddev": 1.0}, {"noise_stddev": [*NO_SIZE, 2**70 + 1]}),
-        Refused(Laplace, {"scale": 1.0}, {"scale": NO_SIZE}),
-        Refused(
-            PoissonGaussian,
-            {"noise_stddev": 1.0, "sampling_rate": 0.5},
-            {"noise_stddev": NO_SIZE, "sampling_rate": [-0.1, 1.1, NAN, INF]},
-        ),
-        Refused(
-            partial(PoissonRecords, 1.0, 0.1), {"records": 1}, {"records": [0, -1, 1001, 2.0, True]}
-        ),
-        Refused(
+        refuses(Gaussian, noise_stddev=(1.0, [*NO_SIZE, 2**70 + 1])),
+        refuses(Laplace, scale=(1.0, NO_SIZE)),
+        refuses(PoissonGaussian, noise_stddev=(1.0, NO_SIZE), sampling_rate=(0.5, NO_RATE)),
+        refuses(partial(PoissonRecords, 1.0, 0.1), records=(1, [0, -1, 1001, 2.0, True])),
+        refuses(
             zcdp_cost,
-            step,
-            {
-                "mechanism": ["gaussian", sampled, PoissonRecords(1.0, 0.1, 2)],
-                "norms": [*NO_NORMS, 1.0],
-            },
+            mechanism=(Gaussian(1.0), ["gaussian", sampled, PoissonRecords(1.0, 0.1, 2)]),
+            norms=([1.0], [*NO_NORMS, 1.0]),
         ),
-        Refused(gdp_cost, step, {"mechanism": [sampled, Laplace(1.0)], "norms": NO_NORMS}),
-        Refused(renyi_cost, at_orders, no_step),
-        Refused(renyi_cost, {**at_orders, "mechanism": PoissonGaussian(1.0, 1.0)}, no_step),
-        Refused(renyi_cost, {**at_orders, "mechanism": PoissonGaussian(1.0, 0.0)}, no_step),
-        Refused(
-            MEASURES["renyi"].charge_units,
-            at_orders,
-            {**no_step, "orders": [*NO_ORDERS, None]},
+        refuses(
+            gdp_cost, mechanism=(Gaussian(1.0), [sampled, Laplace(1.0), PureDP()]), norms=norms
         ),
-        Refused(MEASURES["zcdp"].charge_units, {**step, "orders": None}, {"orders": [[2.0]]}),
-        Refused(
+        *(
+            refuses(partial(renyi_cost, PoissonGaussian(1.0, rate)), norms=norms, orders=orders)
+            for rate in (0.5, 1.0, 0.0)
+        ),
+        refuses(
+            partial(MEASURES["renyi"].charge_units, sampled),
+            norms=norms,
+            orders=([2.0], [*NO_ORDERS, None]),
+        ),
+        refuses(
+            partial(MEASURES["zcdp"].charge_units, Gaussian(1.0), [1.0]), orders=(None, [[2.0]])
+        ),
+        refuses(
             partial(MEASURES["pure-dp"].charge_units, norms=[1.0]),
-            {"mechanism": PureDP()},
-            {"mechanism": [Gaussian(1.0), sampled]},
+            mechanism=(PureDP(), [Gaussian(1.0), sampled]),
         ),
-        Refused(
-            banded_step, {"column": [1.0], "noise_stddev": 1.0}, {"column": [[0.0], [], [NAN]]}
-        ),
-        Refused(
-            StepShape,
-            {"sampling_rate": 0.1, "noise_multiplier": 1.0},
-            {"sampling_rate": [0.0, 1.1], "noise_multiplier": [0.0, INF]},
-        ),
-        Refused(
+        refuses(banded_step, column=([1.0], no_column), noise_stddev=(1.0, [])),
+        refuses(StepShape, sampling_rate=(0.1, [0.0, 1.1]), noise_multiplier=(1.0, [0.0, INF])),
+        refuses(
             partial(StepShape(0.1, 2.0).units, norms=[1.0]),
-            {"mechanism": PoissonGaussian(9.0, 0.1)},
-            {"mechanism": [PoissonGaussian(9.0, 0.11), Gaussian(9.0), Laplace(9.0)]},
+            mechanism=(PoissonGaussian(9.0, 0.1), no_shape),
         ),
-        Refused(
+        refuses(
             partial(steps_measure(StepShape(0.01, 0.3)).budgets_for, delta=1e-5),
-            {"epsilon": 50.0},
-            {"epsilon": [1.0]},
+            epsilon=(50.0, [1.0]),
         ),
-        Refused(cost_units, {"cost": [0.5]}, {"cost": [[0.5, -1e-300], [NAN], [-INF]]}),
-        Refused(
-            budget_units,
-            {"budget": 1.0},
-            {"budget": [-1.0, 2.0**-45, 5e-324, NAN, INF, math.nextafter(2.0**17, 1e9), 1e200]},
-        ),
-        Refused(
-            partial(round_to, [1.0]),
-            {"kind": np.float32, "toward": "up"},
-            {
-                "kind": [np.int32, np.longdouble, np.complex64, "f5", object, 7],
-                "toward": ["nearest"],
-            },
-        ),
+        refuses(cost_units, cost=([0.5], [[0.5, -1e-300], [NAN], [-INF]])),
+        refuses(budget_units, budget=(1.0, no_budget)),
+        refuses(partial(round_to, [1.0]), kind=(np.float32, no_kind), toward=("up", ["nearest"])),
     ]
 
 
 def grids() -> list[Refused]:
-    grid = {"clip_norm": 1.0, "levels": 10}
-    no_grid = {"clip_norm": [*NO_SIZE, 5e-324], "levels": [0, 10.0, True]}
+    clip_norm, no_norms = (1.0, [*NO_SIZE, 5e-324]), [[0.5, n] for n in (1 + 2**-52, -0.1, NAN)]
+    no_table = [
+        *([1, 2], [0, 2, 1], [0], [0.0, 1.0], [0, -1], [[0, 0], [2, 1], [1, 2]]),
+        *(np.zeros(shape, dtype=np.int64) for shape in (257, (3, 0), (2, 2, 2))),
+    ]
     return [
-        Refused(NormGrid, grid, {**no_grid, "levels": [*no_grid["levels"], 2**16 + 1]}),
         *(
-            Refused(
-                call, {"norms": [0.5]}, {"norms": [[0.5, n] for n in (1.0 + 2**-52, -0.1, NAN)]}
-            )
-            for call in (GRID.levels_of, lambda norms: levels_of(norms, 1.0, 100))
+            refuses(call, clip_norm=clip_norm, levels=(10, [0, 10.0, True, 2**16 + 1]))
+            for call in (NormGrid, grid_norms)
         ),
-        Refused(grid_norms, grid, {**no_grid, "levels": [*no_grid["levels"], 2**16 + 1]}),
-        Refused(GRID.counts, {"norms": [[0.5]]}, {"norms": [[[2.0]], [[INF]]]}),
         *(
-            Refused(call, grid, {**no_grid, "levels": [0, 256, True]})
+            refuses(call, clip_norm=clip_norm, levels=(10, [0, 256, True]))
             for call in (
                 partial(levels_of, [0.0]),
                 partial(MEASURES["zcdp"].cost_table, Gaussian(1.0)),
             )
         ),
-        Refused(
-            lambda cost_table: checked_cost_table(cost_table),
-            {"cost_table": [0, 1]},
-            {
-                "cost_table": [
-                    *([1, 2], [0, 2, 1], [0], [0.0, 1.0], [0, -1], [[0, 0], [2, 1], [1, 2]]),
-                    *(np.zeros(shape, dtype=np.int64) for shape in (257, (3, 0), (2, 2, 2))),
-                ]
-            },
+        *(
+            refuses(call, norms=([0.5], no_norms))
+            for call in (GRID.levels_of, lambda norms: levels_of(norms, 1.0, 100))
         ),
+        refuses(GRID.counts, norms=([[0.5]], [[[2.0]], [[INF]]])),
+        refuses(lambda cost_table: checked_cost_table(cost_table), cost_table=([0, 1], no_table)),
     ]
 
 
 def filters() -> list[Refused]:
     no_budget = [-1e-30, -1.0, 1e-30, NAN, INF, 1e9, 1e200]
     no_units = [-1, MAX_BUDGET_UNITS + 1, 1.5, True]
+    no_spent = [[-1], [2**44 + 1], [2**70], [1.5], [True], ["1"], [], [1, 2], [None]]
+    no_costs = [ONE, np.ones((2, 3), dtype=np.int64), -np.ones((2, 2), dtype=np.int64)]
+    no_budgets = [None, 1, [], [1, 2], [1.5], [True], {1: 2}, [[1], [1, 2]]]
     found = [
-        Refused(ZcdpFilter, {"rho": 1.0}, {"rho": no_budget}),
-        Refused(GdpFilter, {"mu": 1.0}, {"mu": no_budget}),
-        Refused(
-            partial(RenyiFilter, [2.0]), {"budgets": [1.0]}, {"budgets": [[b] for b in no_budget]}
+        refuses(ZcdpFilter, rho=(1.0, no_budget)),
+        refuses(GdpFilter, mu=(1.0, no_budget)),
+        refuses(partial(RenyiFilter, [2.0]), budgets=([1.0], [[b] for b in no_budget])),
+        refuses(
+            lambda budget_units: ZcdpFilter.from_units(budget_units), budget_units=(1, no_units)
         ),
-        Refused(
-            lambda budget_units: ZcdpFilter.from_units(budget_units),
-            {"budget_units": 1},
-            {"budget_units": no_units},
-        ),
-        Refused(
+        refuses(
             lambda budget_units: RenyiFilter.from_units([2.0], [budget_units]),
-            {"budget_units": 1},
-            {"budget_units": no_units},
+            budget_units=(1, no_units),
         ),
-        Refused(partial(RenyiFilter.from_units, [2.0]), {"budgets": [1]}, {"budgets": [[1, 2]]}),
-        Refused(
+        refuses(partial(RenyiFilter.from_units, [2.0]), budgets=([1], [[1, 2]])),
+        refuses(
             RogersFilter,
-            {"epsilon": 1.0, "delta": 1e-5},
-            {
-                "epsilon": [-1.0, NAN, INF, 512.1],
-                "delta": [*NO_DELTA, 0.5, math.exp(-1.0)],
-            },
+            epsilon=(1.0, [-1.0, NAN, INF, 512.1]),
+            delta=(1e-5, [*NO_DELTA, 0.5, math.exp(-1.0)]),
         ),
-        Refused(
-            partial(LocalFilter, ZcdpFilter(1.0)),
-            {"spent": [0]},
-            {"spent": [[-1], [2**44 + 1], [2**70], [1.5], [True], ["1"], [], [1, 2], [None]]},
-        ),
-        Refused(
+        refuses(partial(LocalFilter, ZcdpFilter(1.0)), spent=([0], no_spent)),
+        refuses(
             best_order,
-            {"costs": np.array([[1, 2]]), "budgets": [1, 2]},
-            {
-                "costs": [ONE, np.ones((2, 3), dtype=np.int64), -np.ones((2, 2), dtype=np.int64)],
-                "budgets": [[], ZERO[:0], [1, -1], [1.0, 2.0], [1] * 257],
-            },
+            costs=(np.array([[1, 2]]), no_costs),
+            budgets=([1, 2], [[], ZERO[:0], [1, -1], [1.0, 2.0], [1] * 257]),
         ),
-        Refused(candidate_orders, {"epsilon": 1.0, "delta": 1e-300}, {"epsilon": [0.0]}),
-        Refused(
-            MEASURES["zcdp"].filter_of,
-            {"budgets": [1]},
-            {"budgets": [None, 1, [], [1, 2], [1.5], [True], {1: 2}, [[1], [1, 2]]]},
+        refuses(candidate_orders, epsilon=(1.0, [0.0]), delta=(1e-300, [])),
+        refuses(MEASURES["zcdp"].filter_of, budgets=([1], no_budgets)),
+        refuses(steps_measure, shape=(StepShape(0.1, 2.0), [None, 0.1, "steps"])),
+        refuses(
+            lambda tick_size, ticks, used: advance_units(used, ticks, ZERO, tick_size),
+            tick_size=(1, [0, -1, MAX_BUDGET_UNITS + 1]),
+            ticks=(ONE, [ONE[:1], -ONE]),
+            used=(ZERO, [-ONE, ZERO[:, np.newaxis, np.newaxis]]),
         ),
-        Refused(steps_measure, {"shape": StepShape(0.1, 2.0)}, {"shape": [None, 0.1, "steps"]}),
-        Refused(
-            lambda tick_size, ticks=ONE, used=ZERO: advance_units(used, ticks, ZERO, tick_size),
-            {"tick_size": 1},
-            {
-                "tick_size": [0, -1, MAX_BUDGET_UNITS + 1],
-                "ticks": [ONE[:1], -ONE],
-                "used": [-ONE, ZERO[:, np.newaxis, np.newaxis]],
-            },
-        ),
-        Refused(
-            RenyiTracker, {"order": 2.0, "step": 1.0}, {"order": [1.0], "step": [*NO_SIZE, 1e9]}
-        ),
-        Refused(GdpOdometer, {"step": 1.0}, {"step": [*NO_SIZE, 1e9, 10**400, 1e200]}),
-        Refused(
+        refuses(RenyiTracker, order=(2.0, [1.0]), step=(1.0, [*NO_SIZE, 1e9, 10**400, 1e200])),
+        refuses(GdpOdometer, step=(1.0, [*NO_SIZE, 1e9, 10**400, 1e200, [0.5, 1.0]])),
+        refuses(
             LecuyerOdometer,
-            {"orders": [2.0], "delta": 1e-5, "growth": 2.0},
-            {"orders": NO_ORDERS, "delta": NO_DELTA, "growth": [1.0, 0.0, INF, NAN, True]},
+            orders=([2.0], NO_ORDERS),
+            delta=(1e-5, NO_DELTA),
+            growth=(2.0, [1.0, 0.0, INF, NAN, True]),
         ),
     ]
     for rule in (ZcdpFilter(1.0), GdpFilter(1.3), RenyiFilter([1.5, 8.0], [1.0, 5.0])):
         good = rule.initial_state(2)
         cost, over = np.full(good.shape, 0.1), good.copy()
         over[1] = max(rule.budget_units) + 1
-        no_state = {"state": [over, good - 1, good.astype(float), good[:, np.newaxis, np.newaxis]]}
-        no_cost = {"cost": [cost - 1.0, cost + NAN, cost[:1]]}
+        no_state = [over, good - 1, good.astype(float), good[:, np.newaxis, np.newaxis]]
         found += [
-            Refused(rule.admit, {"state": good, "cost": cost}, {**no_state, **no_cost}),
-            Refused(rule.remaining, {"state": good}, no_state),
-            Refused(
-                partial(rule.grant, good, Gaussian(1.0)),
-                {"norms": [1.0, 1.0], "clip_norm": 1.0},
-                {"norms": [[1.0]], "clip_norm": [0.0]},
+            refuses(
+                rule.admit,
+                state=(good, no_state),
+                cost=(cost, [cost - 1.0, cost + NAN, cost[:1]]),
             ),
-            Refused(rule.initial_state, {"n": 2}, {"n": [-1]}),
+            refuses(rule.remaining, state=(good, no_state)),
+            refuses(
+                partial(rule.grant, good, Gaussian(1.0)),
+                norms=([1.0, 1.0], [[1.0]]),
+                clip_norm=(1.0, [0.0]),
+            ),
+            refuses(rule.initial_state, n=(2, [-1])),
         ]
     one_order = RenyiFilter.from_units([2.0, 3.0], [10, 100])
     rogers = RogersFilter(1.0, 1e-5)
     start = rogers.initial_state(2)
-    no_start = {"state": [start[:, 0], start.astype(float), start - 1, start + 2**61 + 1]}
+    no_start = [start[:, 0], start.astype(float), start - 1, start + 2**61 + 1]
     tracker, lecuyer = RenyiTracker(2.0, 1.0), LecuyerOdometer([2.0, 8.0], 1e-5)
     state = lecuyer.initial_state(1)
     no_spend = [state[0], state[:, :1], state.astype(float), state - 1, state + 2**61 + 2]
     return [
         *found,
-        Refused(
+        refuses(
             one_order.remaining,
-            {"state": np.array([[1, 0]])},
-            {"state": [np.array([[11, 0]]), np.array([1, 0])]},
+            state=(np.array([[1, 0]]), [np.array([[11, 0]]), np.array([1, 0])]),
         ),
-        Refused(
+        refuses(
             rogers.admit,
-            {"state": start, "cost": [0.1, 0.1]},
-            {**no_start, "cost": [[-0.1, 0.1], [NAN, 0.1], [0.1], [[0.1, 0.1]]]},
+            state=(start, no_start),
+            cost=([0.1, 0.1], [[-0.1, 0.1], [NAN, 0.1], [0.1], [[0.1, 0.1]]]),
         ),
-        Refused(rogers.initial_state, {"n": 2}, {"n": [-1]}),
-        Refused(
+        refuses(rogers.initial_state, n=(2, [-1])),
+        refuses(
             tracker.advance,
-            {"state": tracker.initial_state(1), "cost": [0.1]},
-            {"state": [ZERO], "cost": [[NAN], [0.1, 0.1]]},
+            state=(tracker.initial_state(1), [ZERO]),
+            cost=([0.1], [[NAN], [0.1, 0.1]]),
         ),
-        Refused(
+        refuses(
             lecuyer.advance,
-            {"state": state, "cost": [[0.1, 0.1]]},
-            {"state": no_spend, "cost": [[0.1, 0.1], [[0.1]], [[-0.1, 0.1]], [[NAN, 0.1]]]},
+            state=(state, no_spend),
+            cost=([[0.1, 0.1]], [[0.1, 0.1], [[0.1]], [[-0.1, 0.1]], [[NAN, 0.1]]]),
         ),
     ]
 
 
 def releases() -> list[Refused]:
+    no_stddev = [Fraction(0), Fraction(-1), Fraction(LARGEST_STDDEV) * 2]
+    # No float64 is as large as the norm of the fourth.
+    no_rows = [[NAN], [[1.0, INF]], [[[1.0]]], [[1.7e308, 1.7e308]], ["1"]]
     return [
-        Refused(
+        refuses(
             KeySelection,
-            {"universe": 2, "contribution": 1.0, "noise_stddev": 1.0},
-            {"universe": [1, 256**65], "contribution": [0.0, 2.0**-21], "noise_stddev": [0.0]},
+            universe=(2, [1, 256**65]),
+            contribution=(1.0, [0.0, 2.0**-21]),
+            noise_stddev=(1.0, [0.0]),
         ),
-        Refused(partial(heads, 3), {"rate": 0.5}, {"rate": [-0.1, 1.1, NAN]}),
-        Refused(ExactNoise, {"generator": None}, {"generator": [7, "os", np.random.PCG64(0)]}),
-        Refused(
-            lambda stddev: ExactNormals().draw(stddev, 3),
-            {"stddev": Fraction(1)},
-            {"stddev": [Fraction(0), Fraction(-1), Fraction(LARGEST_STDDEV) * 2]},
-        ),
-        Refused(
+        refuses(partial(heads, 3), rate=(0.5, [-0.1, 1.1, NAN])),
+        refuses(ExactNoise, generator=(None, [7, "os", np.random.PCG64(0)])),
+        refuses(lambda stddev: ExactNormals().draw(stddev, 3), stddev=(Fraction(1), no_stddev)),
+        refuses(
             clip_rows,
-            {"rows": [1.0], "granted": [1.0]},
-            {
-                # No float64 is as large as the norm of the fourth.
-                "rows": [[NAN], [[1.0, INF]], [[[1.0]]], [[1.7e308, 1.7e308]], ["1"]],
-                "granted": [[-1.0], [NAN], [1.0, 1.0], 1.0],
-            },
+            rows=([1.0], no_rows),
+            granted=([1.0], [[-1.0], [NAN], [1.0, 1.0], 1.0]),
         ),
-        Refused(norm_products, {"a": [1.0], "b": [1.0]}, {"b": [[1.0, 2.0]]}),
+        refuses(norm_products, a=([1.0], []), b=([1.0], [[1.0, 2.0]])),
     ]
 
 
 def reports() -> list[Refused]:
     report = ReportAccountant(Gaussian(2.0), GRID)
     counts = np.zeros((1, 10), dtype=np.int64)
-    noise = {"epsilon": 1.0, "delta": 1e-5, "steps": 10, "sampling_rate": 1.0, "clip_norm": 1.0}
-    no_noise = {"epsilon": [-1.0, INF, NAN], "delta": NO_DELTA, "clip_norm": NO_SIZE}
-    no_noise["steps"] = [0, -5, 2.5, True, 10**9 + 1]
-    no_noise["sampling_rate"] = [0.0, 1.5, -0.1, NAN]
     no_counts = [
         *(np.zeros((2, 9), np.int64), np.zeros((1, 2, 10), np.int64), np.zeros((2, 10))),
         *(np.zeros((2, 10), np.bool_), counts - 1, counts + 2**46 + 1, np.int64(3), []),
     ]
+    no_amounts, no_epsilon = [[-1.0], [1.0, 2.0], [NAN]], [-1.0, INF, NAN]
+    found = [
+        refuses(partial(call, method=method), counts=(counts, no_counts))
+        for call in (partial(report.epsilon, delta=1e-5), partial(report.delta, epsilon=1.0))
+        for method in METHODS
+    ]
+    for name in ("gdp", "zcdp"):
+        row = MEASURES[name]
+        found += [
+            refuses(partial(row.risk, false_positive_rate=0.1), amounts=([1.0], no_amounts)),
+            refuses(
+                partial(row.epsilon, when="any time"),
+                amounts=([[0.1]], [[[[0.1]]], [[2.02]]]),
+                delta=(1e-5, [1.0, 5e-324]),  # a part of it is no float64
+                budget=(2**44, [None, -1, 2**61 + 1, 0.5]),
+            ),
+            refuses(partial(row.epsilon, [1.0], 0.1), when=("fixed", ["later"])),
+        ]
+    for kind in (PldReport, RenyiReport):
+        two = [Gaussian(1.0)] * 2
+        found.append(refuses(partial(kind, norms=np.ones(2)), mechanisms=(two, [two[:1]])))
     return [
-        *(
-            Refused(call, {"counts": counts, "method": method}, {"counts": no_counts})
-            for call in (partial(report.epsilon, delta=1e-5), partial(report.delta, epsilon=1.0))
-            for method in METHODS
+        *found,
+        refuses(
+            partial(report.epsilon, counts), delta=(1e-5, NO_DELTA), method=("renyi", ["moments"])
         ),
-        Refused(
-            partial(report.epsilon, counts),
-            {"delta": 1e-5, "method": "renyi"},
-            {"delta": NO_DELTA, "method": ["moments"]},
+        refuses(
+            noise_for_epsilon,
+            epsilon=(1.0, no_epsilon),
+            delta=(1e-5, NO_DELTA),
+            steps=(10, [0, -5, 2.5, True, 10**9 + 1]),
+            sampling_rate=(1.0, [0.0, 1.5, -0.1, NAN]),
+            clip_norm=(1.0, NO_SIZE),
         ),
-        Refused(noise_for_epsilon, noise, no_noise),
-        Refused(partial(report.delta, counts), {"epsilon": 1.0}, {"epsilon": [-1.0, NAN, INF]}),
-        Refused(
-            lambda mechanism, grid, orders=None: ReportAccountant(mechanism, grid, orders=orders),
-            {"mechanism": Gaussian(1.0), "grid": GRID},
-            {
-                "mechanism": ["gaussian", [Gaussian(1.0), "laplace"]],
-                "grid": [1.0, [GRID, GRID]],
-                "orders": [[1.0]],
-            },
+        refuses(noise_for_norm_budget, norm_budget=(1.0, NO_SIZE), rho=(1.0, [*NO_SIZE, 1e-14])),
+        refuses(partial(report.delta, counts), epsilon=(1.0, no_epsilon)),
+        refuses(
+            lambda mechanism, grid, orders: ReportAccountant(mechanism, grid, orders=orders),
+            mechanism=(Gaussian(1.0), ["gaussian", [Gaussian(1.0), "laplace"]]),
+            grid=(GRID, [1.0, [GRID, GRID]]),
+            orders=(None, [[1.0]]),
         ),
-        Refused(
-            partial(RenyiReport, Gaussian(1.0), GRID.norms),
-            {"orders": [2.0]},
-            {"orders": NO_ORDERS},
-        ),
-        Refused(
-            partial(report.risk, counts),
-            {"false_positive_rate": 0.1},
-            {"false_positive_rate": [0.0, 1.0, -0.1, NAN]},
-        ),
+        refuses(partial(RenyiReport, Gaussian(1.0), GRID.norms), orders=([2.0], NO_ORDERS)),
+        refuses(partial(report.risk, counts), false_positive_rate=(0.1, NO_FRACTION)),
     ]
 
 

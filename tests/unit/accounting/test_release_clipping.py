@@ -53,15 +53,13 @@ def test_norms_are_never_rounded_down_and_hardly_up(rows: Rows) -> None:
         assert below <= 0 or below**2 <= square
 
 
-@given(NUMBERS)
-def test_norms_of_numbers_are_exact(rows: Rows) -> None:
-    assert row_norms(rows).tolist() == np.abs(rows).tolist()
-
-
 @given(NUMBERS | VECTORS, LIMITS)
 @example(np.full((1, 100), TINY), 6 * TINY)  # every entry would be rounded up to itself
 @example(np.full((1, 2), 1e200), 1.5 * TINY)  # and so would the factor
 @example(np.full((1, 3), 1e-308), 1e-308)
+@example(np.random.default_rng(0).normal(0.0, 1.0, (3, 2000)), 0.1)  # many small roundings
+@example(np.empty((0, 3)), 1.0)
+@example(np.empty((2, 0)), 0.0)
 def test_what_comes_out_is_never_longer_than_granted(rows: Rows, limit: float) -> None:
     limits = np.full(len(rows), limit)
     assert_within(clip_rows(rows, limits), limits)
@@ -74,25 +72,14 @@ def test_what_is_granted_its_norm_stays_as_it_is(rows: Rows) -> None:
 
 
 @given(VECTORS, st.floats(1e-3, 1.0))
-def test_what_is_clipped_keeps_its_direction_and_nearly_all_of_what_is_granted(
-    rows: Rows, share: float
-) -> None:
+def test_clipped_rows_keep_their_direction_and_nearly_their_norm(rows: Rows, share: float) -> None:
     rows = np.where(np.abs(rows) < 1e-140, 1.0, rows)
     granted = row_norms(rows) * share
     np.testing.assert_allclose(clip_rows(rows, granted), rows * share, rtol=1e-12)
 
 
-@pytest.mark.slow
-def test_many_small_roundings_do_not_add_up() -> None:
-    random = np.random.default_rng(0)
-    rows = random.normal(0.0, 1.0, (3, 20_000))
-    granted = np.array([1.0, 0.1, 7.0])
-    clipped = clip_rows(rows, granted)
-    assert_within(clipped, granted)
-    np.testing.assert_allclose(np.linalg.norm(clipped, axis=1), granted, rtol=1e-10)
-
-
 @given(VECTORS, VECTORS, LIMITS)
+@example(np.full((1, 1), TINY), np.full((1, 1), 1e-200), TINY)
 def test_outer_products_are_clipped_by_one_of_their_factors(a: Rows, b: Rows, limit: float) -> None:
     count = min(len(a), len(b))
     a, b = (np.where(np.abs(rows[:count]) < 1e-70, 1.0, rows[:count]) for rows in (a, b))
@@ -106,16 +93,6 @@ def test_outer_products_are_clipped_by_one_of_their_factors(a: Rows, b: Rows, li
         assert x * y <= Fraction(limit) ** 2
 
 
-def test_products_of_the_smallest_norms_are_not_rounded_to_nothing() -> None:
-    assert norm_products([TINY, 0.0, 1e-200], [TINY, 1.0, 1e-200]).tolist() == [TINY, 0.0, TINY]
-
-
-def test_nobody_and_no_coordinates_are_fine() -> None:
-    assert clip_rows(np.empty((0, 3)), []).shape == (0, 3)
-    assert row_norms(np.empty((2, 0))).tolist() == [0.0, 0.0]
-    assert clip_rows([], []).shape == (0,)
-
-
 # --- narrower types ----------------------------------------------------------------------------
 
 NARROW = [np.float16, np.float32, np.float64]
@@ -123,7 +100,7 @@ NARROW = [np.float16, np.float32, np.float64]
 
 @pytest.mark.parametrize("kind", NARROW)
 @given(values=st.lists(st.floats(allow_nan=False), max_size=10))
-def test_round_to_gives_the_nearest_number_of_the_type_on_each_side(
+def test_round_to_gives_the_nearest_number_on_each_side(
     kind: type[np.floating], values: list[float]
 ) -> None:
     up, down = round_to(values, kind, "up"), round_to(values, kind, "down")
@@ -136,7 +113,7 @@ def test_round_to_gives_the_nearest_number_of_the_type_on_each_side(
 
 @pytest.mark.parametrize("clip", [0.1, 1.0, 1 / 3, 12.7])
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
-def test_norms_clipped_in_a_narrow_type_are_within_the_clip_rounded_up(
+def test_norms_clipped_in_a_narrow_type_are_within_the_clip(
     clip: float, kind: type[np.floating]
 ) -> None:
     norms = np.minimum(np.linspace(0.0, 20.0, 500).astype(kind), kind(clip))

@@ -12,7 +12,6 @@ import pytest
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import chisquare, norm, poisson
 
-from accounting.conversions.gdp import gdp_budget
 from accounting.release import ExactNoise, KeySelection
 from accounting.release.key_selection import MARKS
 from tests.unit.accounting.refusals import refused
@@ -176,12 +175,3 @@ def test_unit_too_coarse_for_the_margin_is_rejected() -> None:
     assert selection.selected({0: 1 << 36}, -36, noise) == []
     with refused("exponent"):
         selection.selected({0: 1 << 35}, -35, noise)
-
-
-def test_keys_need_as_many_users_as_the_guide_says() -> None:
-    """One key per user at (1, 1e-6): users with which a key is published in half of the cases."""
-    noise, needed = 1.0 / gdp_budget(1.0, 1e-6), []
-    for universe in (1000, 256**4, 256**16):
-        selection = KeySelection(universe, 1.0, noise)
-        needed.append(next(users for users in range(200) if selection.chance(users) >= 0.5))
-    assert needed == [21, 31, 58]

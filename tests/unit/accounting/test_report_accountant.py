@@ -1,17 +1,40 @@
+"""Reports by every method: what they agree on, and the tightest of them."""
+
 from __future__ import annotations
 
 import math
 from contextlib import suppress
+from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mpmath import mpf
 
-from accounting import InvalidInput, gdp_to_delta, gdp_to_epsilon, noise_for_epsilon
-from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting import (
+    Gaussian,
+    InvalidInput,
+    Laplace,
+    Mechanism,
+    PoissonGaussian,
+    PureDP,
+    gdp_to_delta,
+    gdp_to_epsilon,
+    noise_for_epsilon,
+    renyi_cost,
+    renyi_to_delta,
+    renyi_to_epsilon,
+    zcdp_to_epsilon,
+)
+from accounting.exact.argument_checks import IntArray
 from accounting.reports import METHODS, Method, NormGrid, ReportAccountant
 from accounting.reports.pld.pld_report import PldReport
+from accounting.reports.renyi_report import DEFAULT_ORDERS, RenyiReport
 from accounting.reports.saddlepoint import SaddlePointReport
-from tests.examples import grid
+from tests.examples import examples, grid
+from tests.unit.accounting.exact_deltas import gaussian_delta
 
 GRID = NormGrid(1.0, 10)
 MECHANISMS = [Gaussian(2.0), PoissonGaussian(1.0, 0.05)]
@@ -198,3 +221,196 @@ def test_extreme_gaussian_histories_have_valid_lower_bounds() -> None:
 @pytest.mark.parametrize("rate", [5e-324, 1e-320])
 def test_noise_is_found_for_rates_at_the_end_of_float64(rate: float) -> None:
     assert 0.0 < noise_for_epsilon(2.0, 1e-5, 5, rate) <= 0.01
+
+
+FOUR_LEVELS = NormGrid(1.0, 4)
+
+
+def one_level(mechanism: Mechanism, levels: int = 1) -> ReportAccountant:
+    return ReportAccountant(mechanism, NormGrid(1.0, levels))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "epsilon", "most"),
+    [
+        # Between tight values on both sides: what the method said was 1.
+        pytest.param(0.8, 1e-5, 10**6, 10.0, 1.7e-60, marks=pytest.mark.thorough),
+        pytest.param(0.8, 1e-5, 10**6, 3.0, 1.4e-19, marks=pytest.mark.thorough),
+        (0.3, 1e-5, 10**5, 1.0, 0.01529),
+    ],
+)
+def test_delta_is_not_useless_where_one_method_can_say_nothing(
+    noise: float, rate: float, steps: int, epsilon: float, most: float
+) -> None:
+    delta = one_level(PoissonGaussian(noise, rate)).delta([steps], epsilon)
+    assert delta.bounds.lower <= float(delta) <= most
+
+
+@pytest.mark.slow
+@examples(5)
+@given(
+    st.floats(-4.0, 0.0).map(lambda x: 10.0**x),
+    st.floats(0.4, 6.0),
+    st.lists(st.integers(0, 200), min_size=4, max_size=4),
+    st.floats(-9.0, -0.2).map(lambda x: 10.0**x),
+)
+def test_upper_bound_is_the_least_of_both_methods_and_intervals_overlap(
+    rate: float, noise: float, history: list[int], delta: float
+) -> None:
+    report = ReportAccountant(PoissonGaussian(noise, rate), FOUR_LEVELS)
+    for level, ask in ((delta, report.epsilon), (3.0 * noise * delta, report.delta)):
+        found = ask(history, level)
+        least = min(float(ask(history, level, method)) for method in ("pld", "renyi"))
+        assert float(found) <= least
+        for method in ("pld", "renyi", "saddlepoint"):
+            other = ask(history, level, method)
+            assert found.bounds.lower <= float(other)
+            assert other.bounds.lower <= float(found)
+
+
+@pytest.mark.slow
+@examples(15)
+@given(
+    st.floats(-2.0, 2.0).map(lambda x: 10.0**x),
+    st.lists(st.integers(0, 10**4), min_size=4, max_size=4).filter(any),
+    st.floats(-250.0, -0.1).map(lambda x: 10.0**x),
+)
+def test_gaussian_histories_are_exact_but_for_rounding_and_rounded_up(
+    noise: float, history: list[int], delta: float
+) -> None:
+    report = ReportAccountant(Gaussian(noise), FOUR_LEVELS)
+    bounds = report.epsilon(history, delta).bounds
+    with mpmath.workdps(400):
+        squares = sum(
+            n * mpf(c) ** 2 for n, c in zip(history, FOUR_LEVELS.norms.tolist(), strict=True)
+        )
+        mu = mpmath.sqrt(squares) / mpf(noise)
+        assert gaussian_delta(mu, float(bounds.upper)) <= mpf(delta)
+        if bounds.lower > 0.0:
+            assert gaussian_delta(mu, float(bounds.lower)) >= mpf(delta)
+        at = min(float(bounds.upper), 1e5)
+        exact, found = gaussian_delta(mu, at), report.delta(history, at).bounds
+        assert mpf(float(found.lower)) <= exact <= mpf(float(found.upper))
+    assert bounds.upper - bounds.lower <= 1e-9 * bounds.upper + 1e-9 * math.sqrt(float(squares))
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate"), [(1e-3, 0.01), (1e-3, 0.999), (7e-3, 0.5), (0.1, 1.0 - 1e-9)]
+)
+def test_no_sampled_history_is_above_the_same_without_sampling(noise: float, rate: float) -> None:
+    sampled = PoissonGaussian(noise, rate)
+    histories = [[100, 0], [3, 2]]  # the second mechanism is not sampled
+    report = ReportAccountant([sampled, Gaussian(noise)], NormGrid(1.0, 1))
+    whole = ReportAccountant([Gaussian(noise), Gaussian(noise)], NormGrid(1.0, 1))
+    assert (report.epsilon(histories, 1e-5) <= whole.epsilon(histories, 1e-5) * (1 + 1e-12)).all()
+
+
+def test_no_delta_of_sampled_steps_is_above_that_without_sampling() -> None:
+    epsilons = [0.0, 50.0, 90.0, 5e3]
+    sampled, whole = (
+        [float(one_level(step).delta([1], epsilon)) for epsilon in epsilons]
+        for step in (PoissonGaussian(0.1, 1.0 - 1e-9), Gaussian(0.1))
+    )
+    assert all(low <= high * (1 + 1e-12) for low, high in zip(sampled, whole, strict=True))
+
+
+def test_steps_of_pure_dp_are_not_left_out_of_the_bound_without_sampling() -> None:
+    report = ReportAccountant([PoissonGaussian(0.5, 0.5), Laplace(0.01)], NormGrid(1.0, 1))
+    assert report.epsilon([1, 1], 1e-5) > report.epsilon([1, 0], 1e-5) + 80.0
+    assert report.delta([1, 1], 50.0) > 0.5
+
+
+RENYI_GRID = NormGrid(1.0, 20)
+ORDERS = [1.25, 2.0, 3.5, 8.0, 64.0, 1000.0]
+RENYI_MECHANISMS: list[Mechanism] = [
+    Gaussian(0.7),
+    PoissonGaussian(0.7, 0.01),
+    PoissonGaussian(0.7, 1.0),
+    Laplace(2.0),
+    PureDP(),
+]
+histories = st.lists(st.integers(0, 300), min_size=20, max_size=20)
+
+
+def random_counts(users: int, largest: int, seed: int = 0) -> IntArray:
+    return np.random.default_rng(seed).integers(0, largest, (users, RENYI_GRID.levels))
+
+
+# ----------------------------------------------------------------------------- published numbers
+
+
+# -------------------------------------------------------------------------- upper bound, accuracy
+
+
+@pytest.mark.parametrize("mechanism", RENYI_MECHANISMS, ids=str)
+def test_divergences_are_the_sums_of_the_costs_of_all_steps_rounded_up(
+    mechanism: Mechanism,
+) -> None:
+    counts = np.vstack([random_counts(3, 1000), random_counts(3, 2**46, seed=1)])
+    got = RenyiReport(mechanism, RENYI_GRID.norms, ORDERS).divergences(counts)
+    table = renyi_cost(mechanism, RENYI_GRID.norms, ORDERS)
+    for user, row in enumerate(counts.tolist()):
+        for column in range(len(ORDERS)):
+            exact = sum(
+                Fraction(cost) * count
+                for cost, count in zip(table[:, column].tolist(), row, strict=True)
+            )
+            assert exact <= Fraction(float(got[user, column])) <= exact * Fraction(1 + 1e-13)
+
+
+@given(histories, st.floats(0.3, 50.0), st.floats(-12.0, -1.0))
+def test_epsilon_of_gaussian_steps_is_above_the_exact_one_and_near_the_best_order(
+    history: list[int], stddev: float, log_delta: float
+) -> None:
+    counts, delta = np.array([history]), 10.0**log_delta
+    report = RenyiReport(Gaussian(stddev), RENYI_GRID.norms)
+    epsilon = float(report.epsilon(counts, delta).upper[0])
+    squares = sum(n * mpf(c) ** 2 for n, c in zip(history, RENYI_GRID.norms.tolist(), strict=True))
+    if not any(history):
+        assert epsilon == 0.0
+        return
+    with mpmath.workdps(60):
+        mu = mpmath.sqrt(squares) / mpf(stddev)
+        assert gaussian_delta(mu, epsilon) <= delta
+        assert gaussian_delta(mu, 1.0) <= report.delta(counts, 1.0).upper[0]
+    assert epsilon <= float(zcdp_to_epsilon(float(mu * mu / 2), delta)) * 1.002 + 1e-12
+
+
+@pytest.mark.parametrize("mechanism", RENYI_MECHANISMS, ids=str)
+def test_n_steps_at_once_equal_n_single_steps(mechanism: Mechanism) -> None:
+    report = RenyiReport(mechanism, RENYI_GRID.norms)
+    counts = random_counts(1, 30)
+    single = np.repeat(renyi_cost(mechanism, RENYI_GRID.norms, report.orders), counts[0], axis=0)
+    total = single.sum(axis=0)
+    upper = report.epsilon(counts, 1e-6).upper
+    assert upper == pytest.approx([float(renyi_to_epsilon(report.orders, total, 1e-6))], rel=1e-12)
+    upper = report.delta(counts, 50.0).upper
+    assert upper == pytest.approx([float(renyi_to_delta(report.orders, total, 50.0))], rel=1e-9)
+
+
+@given(st.floats(-2.0, 4.8), st.sampled_from([1e-12, 1e-5, 0.01]))
+def test_default_orders_miss_the_best_order_by_less_than_two_thousandths(
+    log_t: float, delta: float
+) -> None:
+    # The rho whose best order is 1 + t, up to the constants of the conversion.
+    rho = -math.log(delta) / 100.0**log_t
+    epsilon = float(renyi_to_epsilon(DEFAULT_ORDERS, rho * DEFAULT_ORDERS, delta))
+    best = float(zcdp_to_epsilon(rho, delta))
+    assert best * (1 - 1e-12) <= epsilon <= best * 1.002 + 1e-5 * math.sqrt(rho)
+
+
+# ------------------------------------------------------------------------------------- properties
+
+
+def test_an_infinite_divergence_spoils_its_order_and_no_user_who_does_not_have_it() -> None:
+    # At order 1000 the second level costs more than the largest float64.
+    step = PoissonGaussian(1.0, 1.0 - 2.0**-50)
+    report = RenyiReport(step, np.array([1.0, 1e153]), [2.0, 1000.0])
+    table = renyi_cost(step, [1.0, 1e153], [2.0, 1000.0])
+    assert np.isinf(table).tolist() == [[False, False], [False, True]]
+    divergences = report.divergences(np.array([[1, 0], [1, 1]]))
+    assert divergences[0] == pytest.approx([1.0, 500.0])
+    assert divergences[1, 1] == math.inf
+    assert report.epsilon(np.array([[1, 0], [1, 1]]), 1e-5).upper[0] < 20.0
+    assert report.delta(np.array([[1, 1]]), 1.0).upper.tolist() == [1.0]

@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from accounting import (
     MEASURES,
     Gaussian,
-    InvalidInput,
-    PureDP,
     StepShape,
     candidate_orders,
     curve_risk,
@@ -42,9 +40,7 @@ def exact_gaussian(mu: float, alpha: float) -> tuple[mpmath.mpf, mpmath.mpf]:
 
 @examples(200)
 @given(st.floats(1e-6, 30.0), st.floats(1e-12, 0.999))
-def test_risk_of_gdp_is_that_of_the_likelihood_ratio_test_rounded_up(
-    mu: float, alpha: float
-) -> None:
+def test_risk_of_gdp_is_that_of_the_likelihood_ratio_test(mu: float, alpha: float) -> None:
     rate, advantage = exact_gaussian(mu, alpha)
     found = gdp_risk(mu, alpha)
     assert rate <= found.true_positive_rate <= min(rate * (1 + mpmath.mpf(2) ** -35), 1)
@@ -59,7 +55,7 @@ def test_risk_of_gdp_is_that_of_the_likelihood_ratio_test_rounded_up(
         (1.0, 0.01, 1000, 0.16101842080506576, (0.00401388992, 0.02909972110, 0.19417868516)),
     ],
 )
-def test_risk_of_counted_steps_is_nearly_the_one_of_riskcal_and_not_below(
+def test_risk_of_counted_steps_is_just_above_that_of_riskcal(
     noise: float, rate: float, steps: int, advantage: float, rates: tuple[float, ...]
 ) -> None:
     measure = steps_measure(StepShape(rate, noise))
@@ -72,9 +68,7 @@ def test_risk_of_counted_steps_is_nearly_the_one_of_riskcal_and_not_below(
 @pytest.mark.slow
 @examples(50)
 @given(st.floats(0.02, 8.0), st.floats(1e-6, 0.9))
-def test_a_curve_of_gdp_is_nearly_as_good_as_the_exact_risk_and_never_better(
-    mu: float, alpha: float
-) -> None:
+def test_risk_of_a_gdp_curve_is_just_above_the_exact_risk(mu: float, alpha: float) -> None:
     deltas = curve_deltas(alpha)
     found = curve_risk([gdp_to_epsilon(mu, delta) for delta in deltas.tolist()], deltas, alpha)
     exact = gdp_risk(mu, alpha)
@@ -103,23 +97,13 @@ def test_risk_of_pure_dp_is_that_of_randomised_response(epsilon: float, alpha: f
 
 
 @pytest.mark.parametrize("alpha", RATES)
-def test_risk_of_zcdp_and_renyi_is_not_below_that_of_the_gaussian_steps_they_admit(
-    alpha: float,
-) -> None:
-    mu = 0.7
-    exact = gdp_risk(mu, alpha)
-    orders = candidate_orders(3.0, 1e-5).orders
-    for found in (
-        MEASURES["zcdp"].risk([mu * mu / 2.0], alpha),
-        MEASURES["renyi"].risk(orders * mu * mu / 2.0, alpha, orders),
-        MEASURES["renyi"].risk(orders * mu * mu / 2.0, alpha, orders, any_order=True),
-    ):
+def test_other_risks_are_not_below_that_of_gaussian_steps(alpha: float) -> None:
+    exact, orders = gdp_risk(0.7, alpha), candidate_orders(3.0, 1e-5).orders
+    row, spent = MEASURES["renyi"], orders * 0.7**2 / 2.0
+    all_hold, one_holds = (row.risk(spent, alpha, orders, any_order=any_) for any_ in (False, True))
+    for found in (MEASURES["zcdp"].risk([0.7**2 / 2.0], alpha), all_hold, one_holds):
         assert exact.true_positive_rate <= found.true_positive_rate
         assert exact.advantage <= found.advantage
-    all_hold, one_holds = (
-        MEASURES["renyi"].risk(orders * mu * mu / 2.0, alpha, orders, any_order=any_order)
-        for any_order in (False, True)
-    )
     assert all_hold.true_positive_rate <= one_holds.true_positive_rate
 
 
@@ -130,13 +114,6 @@ def test_no_spend_is_no_risk_and_an_unbounded_one_is_any() -> None:
     nothing = curve_risk([0.0], [0.0], 0.05)
     assert nothing.true_positive_rate == pytest.approx(0.05, rel=1e-9)
     assert nothing.advantage == 0.0
-
-
-@pytest.mark.parametrize("amounts", [[-1.0], [1.0, 2.0], [math.nan]])
-def test_amounts_that_are_no_budget_are_rejected(amounts: list[float]) -> None:
-    for measure in ("gdp", "zcdp"):
-        with pytest.raises(InvalidInput):
-            MEASURES[measure].risk(amounts, 0.1)
 
 
 @pytest.mark.slow
@@ -152,12 +129,3 @@ def test_risk_of_gaussian_steps_is_above_the_exact_one_and_near(
     assert found.true_positive_rate[0] <= exact.true_positive_rate * 1.25
     assert found.advantage[0] == pytest.approx(exact.advantage, rel=1e-9)
     assert (found.true_positive_rate[1], found.advantage[1]) == (alpha, 0.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rate", [0.05, 0.2, 0.6])
-def test_risk_of_a_pure_step_is_not_below_that_of_randomised_response(rate: float) -> None:
-    report = ReportAccountant(PureDP(), NormGrid(0.8, 1))
-    exact = min(math.exp(0.8) * rate, 1.0 - math.exp(-0.8) * (1.0 - rate))
-    found = float(report.risk([1], rate).true_positive_rate)
-    assert exact <= found <= 1.25 * exact

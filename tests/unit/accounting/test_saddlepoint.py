@@ -35,7 +35,6 @@ def report(noise_stddev: float, sampling_rate: float) -> SaddlePointReport:
     return SaddlePointReport(PoissonGaussian(noise_stddev, sampling_rate), LEVELS)
 
 
-COMMON = report(1.0, 0.01)
 DENSE = report(0.8, 0.2)
 
 

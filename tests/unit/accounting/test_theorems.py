@@ -1,17 +1,31 @@
-"""Every theorem of docs/research names functions and tests that exist, and its source."""
+"""Pages name code, tests and sources that exist, and their examples run."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from pkgutil import resolve_name
 from runpy import run_path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 import accounting
-from tests.readme import TOP
+from tests.readme import (
+    TOP,
+    blocks,
+    blocks_of_a_file,
+    blocks_of_a_private_stop,
+    blocks_of_a_subscriber,
+    blocks_of_epochs,
+    blocks_of_sampled_training,
+    blocks_of_several_datasets,
+    blocks_of_the_library,
+    blocks_of_the_service,
+)
 
 TESTS = Path(__file__).parent
 PAGES = TOP / "docs" / "research"
@@ -74,7 +88,7 @@ def test_every_theorem_has_functions_and_tests_that_exist(theorem: Theorem) -> N
         assert f"def {function}(" in (TESTS / file).read_text(encoding="utf-8"), name
 
 
-def test_every_theorem_has_an_anchor_of_its_own_and_one_row_of_evidence() -> None:
+def test_every_theorem_has_one_anchor_and_one_row_of_evidence() -> None:
     titles = [theorem.title for theorem in theorems()]
     assert len(titles) > 50
     assert titles == list(evidence())
@@ -119,5 +133,39 @@ def test_formulas_do_not_cross_lines(page: Path) -> None:
 
 def test_every_name_that_is_exported_exists() -> None:
     assert sorted(accounting.__all__) == sorted(set(accounting.__all__))
+    assert set(accounting.__all__) <= set(dir(accounting))
+    assert not hasattr(accounting, "no_such_name")
     for name in accounting.__all__:
         assert hasattr(accounting, name)
+
+
+@pytest.mark.process
+def test_filters_import_no_report_and_no_special_function() -> None:
+    code = (
+        "import sys; from accounting import MEASURES, GdpFilter, ZcdpFilter, advance_units\n"
+        "MEASURES['gdp'].filter_of([2**44])\n"
+        "print({'accounting.reports', 'scipy.special', 'scipy.optimize'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, cwd=TOP, check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "set()"
+
+
+def test_every_example_is_run_by_some_test() -> None:
+    """By those who know what each needs: here, with the trainers, and with the service."""
+    run = [*blocks_of_the_library(), *blocks_of_the_service(), *blocks_of_sampled_training()]
+    run += blocks_of_a_subscriber() + blocks_of_a_file() + blocks_of_a_private_stop()
+    run += blocks_of_epochs() + blocks_of_several_datasets()
+    assert [len(blocks_of_the_library()), len(blocks_of_the_service())] == [1, 2]
+    assert sorted(run) == sorted(blocks())
+
+
+@pytest.mark.slow
+def test_the_example_of_the_library_runs_and_its_bounds_are_ordered() -> None:
+    (example,) = blocks_of_the_library()
+    names: dict[str, object] = {}
+    exec(example, names)
+    lower, estimate, upper = names["epsilon"].bounds
+    assert np.all((lower <= estimate) & (estimate <= upper))
+    assert np.all(upper < 2.0)  # no user lost more than the noise was chosen for
+    assert names["admitted"].all()

@@ -1,19 +1,139 @@
-"""Ratios, products, roots and conversions of numbers, each against rational arithmetic."""
+"""Numbers, units, products and roots, each against rational arithmetic."""
 
 from __future__ import annotations
 
 import math
+import pickle
+from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from accounting import (
+    MAX_COST_UNITS,
+    InvalidInput,
+    budget_units,
+    cost_units,
+    from_units,
+    from_units_down,
+)
 from accounting.costs.power_cost import units_at_orders, units_within_orders
+from accounting.exact.argument_checks import (
+    as_float_array,
+    exact_number,
+    finite_numbers,
+    nonnegative_finite,
+    positive_finite,
+    probability,
+    real_number,
+    sampling_probability,
+)
 from accounting.exact.products import product_up, ratio_ceil, square_ratio_up
-from accounting.exact.rounding import float_toward, floats_toward, root_toward
+from accounting.exact.rounding import float_toward, root_toward
 from tests.unit.accounting import rational_model as exact
+from tests.unit.accounting.refusals import refused
+
+NO_NUMBERS = [
+    *(True, np.True_, "1", b"1", None, 1j, np.complex128(1), object()),
+    *(Decimal("0.1"), Decimal("sNaN"), Fraction(1, 3), np.longdouble(1)),
+    *(np.timedelta64(5, "s"), np.datetime64("2020-01-01"), np.array([1.0]), [1.0]),
+    *(2**53 + 1, 2**70, np.int64(2**60 - 1), np.uint64(2**64 - 1), 10**400, -(10**400)),
+    pytest.param(10**5000, id="of more digits than Python writes"),
+]
+NO_ARRAYS = [
+    *([[1.0], [1.0, 2.0]], ["1.0"], [None], [object()], {"a": 1.0}, {1.0, 2.0}, None),
+    *([Decimal(1)], [Fraction(1, 3)], [np.longdouble(1)], np.array([1.0], dtype=object)),
+    *(np.array([1], dtype="m8[s]"), np.array([1 + 0j]), np.array([True]), [2**53 + 1], [10**400]),
+    *(np.ma.array([1.0, 0.0], mask=[False, True]), np.ma.array([1])),
+    pytest.param([10**5000], id="of more digits than Python writes"),
+    (number for number in [1.0]),
+]
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        *((0.1, 0.1), (np.float64(0.1), 0.1), (np.float32(0.1), 0.10000000149011612)),
+        *((3, 3.0), (np.int8(-3), -3.0), (np.uint64(2**53), 2.0**53)),
+        (math.inf, math.inf),
+    ],
+)
+def test_numbers_are_taken_exactly(value: float, number: float) -> None:
+    found = real_number("x", value)
+    assert (type(found), found) == (float, number)
+    if number < math.inf:
+        assert exact_number("x", value) == Fraction(number)
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_all_other_numbers_are_refused(value: Any) -> None:
+    for check in (real_number, exact_number, positive_finite, probability, sampling_probability):
+        with refused("x"):
+            check("x", value)
+
+
+def test_nan_is_refused_where_numbers_are_used() -> None:
+    for value in (math.nan, np.float32("nan")):
+        assert math.isnan(real_number("x", value))
+        for check in (positive_finite, nonnegative_finite, probability, sampling_probability):
+            with refused("x"):
+                check("x", value)
+        with refused("x"):
+            exact_number("x", value)
+    for numbers in ([1.0, math.nan], [math.inf]):
+        with refused("x"):
+            finite_numbers("x", numbers)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *([1, 2.0], (1, 2), np.array([1, 2], dtype=np.uint8), np.array([1, 2], dtype=np.float32)),
+        *(np.array([1, 2], dtype=">f8"), np.array([1.0, 0.0, 2.0])[::2], range(1, 3)),
+    ],
+)
+def test_arrays_are_taken_exactly(values: Any) -> None:
+    found = as_float_array("x", values)
+    assert found.flags.c_contiguous
+    assert (found.dtype, found.tolist()) == (np.float64, [1.0, 2.0])
+
+
+@pytest.mark.parametrize("values", NO_ARRAYS)
+def test_all_other_arrays_are_refused(values: Any) -> None:
+    with refused("x"):
+        as_float_array("x", values)
+
+
+@given(st.lists(st.floats(min_value=0.0, allow_nan=False), max_size=20))
+@example([0.0, -0.0, 5e-324, 2.0**-44, math.nextafter(2.0**-44, 1.0), 1.0])
+@example([2.0**18, math.nextafter(2.0**18, 0.0), 1e308, math.inf])
+def test_cost_units_are_the_exact_ceiling(costs: list[float]) -> None:
+    expected = [MAX_COST_UNITS if c == math.inf else exact.units(Fraction(c)) for c in costs]
+    assert cost_units(np.array(costs)).tolist() == expected
+
+
+@given(st.floats(min_value=2.0**-44, max_value=2.0**17))
+def test_budget_units_are_the_exact_floor(budget: float) -> None:
+    assert budget_units(budget) == math.floor(Fraction(budget) * 2**44)
+
+
+@given(st.lists(st.integers(0, MAX_COST_UNITS), min_size=1, max_size=20))
+def test_from_units_brackets_the_exact_value(units: list[int]) -> None:
+    up, down = from_units(np.array(units)), from_units_down(np.array(units))
+    for number, high, low in zip(units, up.tolist(), down.tolist(), strict=True):
+        value = number * exact.UNIT
+        assert exact.is_smallest_float_at_least(high, value)
+        assert Fraction(low) <= value < Fraction(math.nextafter(low, math.inf))
+
+
+def test_errors_survive_pickling() -> None:
+    error = pickle.loads(pickle.dumps(InvalidInput("rho", -1.0, "greater than 0")))
+    assert (error.argument, error.value, error.allowed) == ("rho", -1.0, "greater than 0")
+
 
 TINY, HUGE = 5e-324, 1.7976931348623157e308
 ADVERSARIAL = [
@@ -33,16 +153,12 @@ def check_square_ratios(c: list[float], s: float) -> None:
             assert exact.is_smallest_float_at_least(result, ratio**2), (value, s)
 
 
-@pytest.mark.parametrize("s", [s for s in ADVERSARIAL if s > 0.0])
-def test_square_ratio_is_the_smallest_float_above_for_adversarial_values(s: float) -> None:
-    multiples = [s * k for k in (0.5, 1.0, 2.0, 3.0, 0.25) if s * k < math.inf]
-    check_square_ratios(ADVERSARIAL + multiples, s)
-
-
 @given(st.lists(exact.any_norm, max_size=10), exact.any_scale)
-def test_square_ratio_is_the_smallest_float_above_for_any_float(c: list[float], s: float) -> None:
+def test_square_ratio_is_the_smallest_float_above(c: list[float], s: float) -> None:
     near = [min(s * (1.0 + value % 1.0), HUGE) for value in c]
     check_square_ratios([*c, *near], s)
+    scale = ADVERSARIAL[1 + len(c)]
+    check_square_ratios([*ADVERSARIAL, *(scale * k for k in (0.5, 2.0, 3.0, 0.25))], scale)
 
 
 def convergents_of_root(n: int) -> list[tuple[int, int]]:
@@ -58,7 +174,7 @@ def convergents_of_root(n: int) -> list[tuple[int, int]]:
     return pairs[1:-1]
 
 
-def test_square_ratio_of_pell_numbers_is_decided_though_a_2_to_minus_105_from_a_float() -> None:
+def test_square_ratio_of_pell_numbers_is_exact() -> None:
     for n in (2, 3, 5, 7, 13, 14, 56, 61, 110, 218, 224, 1726):
         for c, s in convergents_of_root(n):
             check_square_ratios([float(c)], float(s))
@@ -93,14 +209,6 @@ def test_ceiling_of_a_ratio_is_exact_for_any_float(c: list[float], s: float) -> 
     # Norms of up to 724 times the scale reach every magnitude below saturation.
     c += [min(s * f, HUGE) for f in (0.1, 1.0, 31.9, 32.1, 99.7, 500.3, 723.9, 724.2)]
     check_ceilings(c, s, 43, 2)
-
-
-@given(st.lists(st.integers(1, 2**50), min_size=1, max_size=20), st.integers(1, 2**10))
-def test_square_ratio_ceiling_is_exact_beside_whole_numbers(roots: list[int], s: int) -> None:
-    # (c / s)^2 2**44 is whole at c = s k 2**-22; its neighbours lie just above and below.
-    whole = np.array(roots, dtype=np.float64) % 2**26 * s * 2.0**-22
-    c = np.concatenate([whole, np.nextafter(whole, 0.0), np.nextafter(whole, np.inf)])
-    check_ceilings(c.tolist(), float(s), 44, 2)
 
 
 unit_numbers = st.one_of(
@@ -152,14 +260,6 @@ def test_a_number_lies_between_its_floats_and_these_are_neighbours(number: int |
     assert high == math.inf or exact <= Fraction(high)
     assert low == high or math.nextafter(low, math.inf) == high
     assert (low == high) == (math.isfinite(low) and Fraction(low) == exact)
-
-
-@given(st.lists(st.integers(-(2**62), 2**62), max_size=10))
-def test_whole_numbers_in_an_array_are_rounded_as_each_by_itself(numbers: list[int]) -> None:
-    array = np.array(numbers, dtype=np.int64)
-    for toward in ("up", "down"):
-        expected = [float_toward(number, toward) for number in numbers]
-        assert floats_toward(array, toward).tolist() == expected
 
 
 @given(st.fractions(min_value=Fraction(1, 10**9), max_value=10**12), st.integers(-400, 400))

@@ -1,0 +1,413 @@
+"""Rényi divergences of sampled steps.
+
+Golden values are mpmath quadratures of w^a - 1 - a (w - 1) at 34 digits, w the density ratio.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import tracemalloc
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import product
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy.stats import norm as normal
+
+from accounting import (
+    MAX_COST_UNITS,
+    MEASURES,
+    Gaussian,
+    NormGrid,
+    PoissonGaussian,
+    PoissonRecords,
+    ReportAccountant,
+    renyi_cost,
+)
+from accounting.costs.mechanisms import Direction
+from accounting.costs.sampled_records import records_divergence
+from tests.examples import examples
+from tests.unit.accounting.refusals import refused
+
+SLACK = 1e-9  # what a cost may be above the exact value, relative, in the stated range
+ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]
+
+# noise / norm, sampling rate, order, D_a(M || P) "remove", D_a(P || M) "add"
+GOLDEN = [
+    (12.0, 0.4, 58.75, "0.0362021491811925897", "0.0297922167316499742"),
+    (1.0, 0.1, 1.5, "0.0117345921966852369", "0.00906051470704669656"),
+    (0.3, 1e-06, 1.01, "1.23330218914330815e-8", "9.04096952000299611e-9"),
+    (0.3, 0.5, 1.01, "2.27071429308819107", "0.572083120597542348"),
+    (0.3, 0.01, 7.25, "34.9357803620315948", "0.007456763438935914"),
+    (0.3, 0.999999, 1023.5, "5686.11111011013304", "13.8031236259137848"),
+    (0.65, 0.01, 3.5, "0.00342071769581276018", "0.000993516691848237762"),
+    (1.0, 0.01, 32.0, "11.2462759370480689", "0.00169233677996530294"),
+    (1.0, 0.9, 1.1, "0.451645225709079515", "0.402555593976380466"),
+    (4.0, 0.02, 1023.5, "28.0685260552022421", "0.00637983681503770558"),
+    (7.0, 1e-06, 1000.0, "1.03091304509407086e-11", "1.03087026488402671e-11"),
+    (10.0, 0.5, 200.5, "0.452751659650494306", "0.168168479560449802"),
+    (50.0, 0.0001, 1.01, "2.02040397384134699e-12", "2.02040389138963999e-12"),
+    (200.0, 1e-06, 1.01, "1.26251578135026323e-17", "1.26251578131806844e-17"),
+    (200.0, 0.3, 1024.0, "0.00115823406238747966", "0.00114585320061210398"),
+    (2.0, 0.999, 64.25, "8.03023368161735173", "4.755868679491602"),
+]
+
+
+def logarithmic(low: float, high: float) -> st.SearchStrategy[float]:
+    between = st.floats(math.log(low), math.log(high)).map(math.exp)
+    return between.map(lambda value: min(max(value, low), high))
+
+
+ratio = logarithmic(0.3, 200.0)
+rate = st.one_of(logarithmic(1e-6, 1.0), logarithmic(1e-6, 0.5).map(lambda p: 1.0 - p))
+order = st.one_of(logarithmic(0.01, 1023.0).map(lambda t: 1.0 + t), st.sampled_from(ORDERS))
+wild_norm = st.one_of(st.floats(0.0, 1.7e308), logarithmic(1e-30, 1e10))
+wild_rate = st.one_of(st.floats(0.0, 1.0), st.sampled_from([5e-324, 1e-100, 1.0 - 2.0**-53]))
+wild_order = st.one_of(
+    st.floats(1.0, 2.0**40, exclude_min=True), logarithmic(1e-15, 1e12).map(lambda t: 1.0 + t)
+)
+
+
+def one(s: float, q: float, a: float, norm: float = 1.0) -> float:
+    mechanism = PoissonGaussian(s, q)
+    return float(renyi_cost(mechanism, [norm], [a])[0, 0])
+
+
+def is_just_above(result: float, exact: Fraction, slack: float = SLACK) -> bool:
+    return exact <= Fraction(result) <= exact * (1 + Fraction(slack))
+
+
+def as_fraction(value: mpmath.mpf) -> Fraction:
+    return Fraction(mpmath.nstr(value, 40))
+
+
+def binomial_sum(s: float, q: float, a: int) -> mpmath.mpf:
+    """D_a(M || P) for a whole order: the moments of a Gaussian, term by term."""
+    with mpmath.workdps(60):
+        half, rate = 1 / (2 * mpmath.mpf(s) ** 2), mpmath.mpf(q)
+        terms = (
+            mpmath.binomial(a, k) * (1 - rate) ** (a - k) * rate**k * mpmath.exp(k * (k - 1) * half)
+            for k in range(a + 1)
+        )
+        return mpmath.log(mpmath.fsum(terms)) / (a - 1)
+
+
+# -------------------------------------------------------------------------------- exact values
+
+
+@pytest.mark.parametrize(("s", "q", "a", "remove", "add"), GOLDEN)
+def test_divergences_are_just_above_the_golden_values(
+    s: float, q: float, a: float, remove: str, add: str
+) -> None:
+    assert is_just_above(one(s, q, a), Fraction(remove))
+    assert Fraction(add) <= Fraction(remove)
+
+
+@examples(40)
+@given(ratio, rate, st.one_of(st.integers(2, 40), st.integers(2, 400)))
+@example(0.3, 1e-6, 2)
+@example(3.0, 0.01, 1024)
+def test_whole_orders_are_just_above_the_binomial_sum(s: float, q: float, a: int) -> None:
+    assert is_just_above(one(s, q, float(a)), as_fraction(binomial_sum(s, q, a)))
+
+
+# -------------------------------------------------------------------------------------- limits
+
+
+@given(st.lists(logarithmic(1e-3, 100.0), max_size=6), ratio)
+def test_rate_one_costs_what_the_gaussian_costs_and_rate_zero_nothing(
+    norms: list[float], s: float
+) -> None:
+    gaussian = Gaussian(s)
+    everybody, nobody = PoissonGaussian(s, 1.0), PoissonGaussian(s, 0.0)
+    expected = renyi_cost(gaussian, norms, ORDERS)
+    np.testing.assert_array_equal(renyi_cost(everybody, norms, ORDERS), expected)
+    np.testing.assert_array_equal(
+        MEASURES["renyi"].charge_units(everybody, norms, ORDERS),
+        MEASURES["renyi"].charge_units(gaussian, norms, ORDERS),
+    )
+    assert not renyi_cost(nobody, norms, ORDERS).any()
+    assert not MEASURES["renyi"].charge_units(nobody, norms, ORDERS).any()
+
+
+# ---------------------------------------------------------------------------------- properties
+
+
+@pytest.mark.parametrize("q", [5e-324, 1e-9, 1e-3, 0.5, 1.0 - 1e-6, 1.0 - 2.0**-53])
+def test_costs_are_monotone_in_the_norm_where_methods_meet(q: float) -> None:
+    norms = np.concatenate(
+        [[0.0, 5e-324, 1e-300], np.geomspace(1e-15, 1e5, 400), [1e100, 1e200, 1.7e308]]
+    )
+    orders = [math.nextafter(1.0, 2.0), 1.001, 1.5, 2.0, 64.0, 1e4, 3.3e6, 2.0**40]
+    costs = renyi_cost(PoissonGaussian(1.0, q), norms, orders)
+    finite = np.minimum(costs, 1e300)
+    assert (finite[1:] >= finite[:-1] * (1.0 - SLACK)).all()
+
+
+@given(wild_norm, logarithmic(1e-300, 1e300), wild_rate, wild_order)
+@example(1.0, 0.01, 0.5, 1.01)
+@example(1.0, 1e-200, 0.5, 2.0)
+@example(1e-5, 1.0, 1e-6, 2.0**40)
+@example(7.79e307, 1.3, 0.37, 1.1)
+def test_no_argument_gives_less_than_the_exact_cost_or_nan(
+    norm: float, s: float, q: float, a: float
+) -> None:
+    cost = one(s, q, a, norm)
+    if norm == 0.0 or q == 0.0:
+        assert cost == 0.0
+        return
+    assert cost > 0.0
+    with mpmath.workdps(50):
+        half_square = (mpmath.mpf(norm) / mpmath.mpf(s)) ** 2 / 2
+        gaussian = mpmath.mpf(a) * half_square
+        if cost < math.inf and gaussian > mpmath.mpf("1e-100"):
+            assert cost <= gaussian * (1 + SLACK)
+        # q L alone is less than 1 - q + q L.
+        assert cost >= a / (mpmath.mpf(a) - 1) * mpmath.log(q) + gaussian
+
+
+@given(st.lists(wild_norm, max_size=8), rate, st.randoms(use_true_random=False))
+def test_users_together_cost_what_they_cost_alone_in_any_order(
+    norms: list[float], q: float, random
+) -> None:
+    mechanism = PoissonGaussian(1.3, q)
+    together = renyi_cost(mechanism, norms, ORDERS)
+    assert together.shape == (len(norms), len(ORDERS))
+    shuffled = list(range(len(norms)))
+    random.shuffle(shuffled)
+    again = renyi_cost(mechanism, [norms[i] for i in shuffled], ORDERS[::-1])
+    np.testing.assert_array_equal(together[shuffled][:, ::-1], again)
+    for i, norm in enumerate(norms):
+        alone = [one(1.3, q, a, norm) for a in ORDERS]
+        np.testing.assert_array_equal(together[i], alone)
+
+
+def test_memory_holds_no_array_of_users_by_orders_by_nodes() -> None:
+    norms, orders = np.linspace(0.1, 1.0, 1500), np.arange(2.0, 42.0)
+    tracemalloc.start()
+    try:
+        costs = renyi_cost(PoissonGaussian(1.0, 0.01), norms, orders)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # A pair takes at least 25 nodes, which would be 12 MB for one such array and 100 for a dozen.
+    assert peak < 20e6 + costs.nbytes
+
+
+# noise / norm, sampling rate, records, order, D_a(M || P) "remove", D_a(P || M) "add"
+GOLDEN_OF_RECORDS = [
+    (1.0, 0.01, 3, 1.5, "0.00115556140320846817", "0.00101777723522220068"),
+    (1.0, 0.01, 3, 32.5, "131.995901805274955", "0.00981993755939483565"),
+    (4.0, 0.1, 10, 2.5, "0.0879616836366978419", "0.0702230262279594334"),
+    (4.0, 0.1, 10, 64.0, "176.608659372758902", "0.548120831022284706"),
+    (2.0, 0.3, 2, 1.01, "0.0481342061454298973", "0.0433755626363108106"),
+    (0.7, 0.9, 4, 3.5, "56.5528382560260162", "7.67441612018057621"),
+    (10.0, 0.001, 50, 7.25, "0.0000913664944829718913", "0.0000907476012198760959"),
+    (50.0, 1e-05, 7, 200.5, "1.96530400629151005e-10", "1.96528198789202241e-10"),
+    (20.0, 0.02, 100, 5.5, "0.0281596854742416877", "0.0268150550590262093"),
+    (3.0, 0.5, 20, 1.1, "6.53479494021215943", "3.86414325049954834"),
+]
+ORDERS_OF_RECORDS = [1.01, 1.5, 2.0, 4.5, 16.0, 64.0, 512.0, 1e4]
+
+
+def records_cost(s: float, q: float, k: int, a: float, direction: Direction = "remove") -> float:
+    divergence = records_divergence(PoissonRecords(s, q, k), np.ones(1), np.array([a]), direction)
+    return float(divergence[0, 0])
+
+
+def whole_order(s: float, q: float, k: int, order: int) -> mpmath.mpf:
+    """The remove direction at a whole order: the mean over that many independent numbers drawn."""
+    mu, rate = 1 / mpmath.mpf(s), mpmath.mpf(q)
+    each = [
+        mpmath.binomial(k, j) * rate**j * (1 - rate) ** (k - j) * mpmath.exp(-((j * mu) ** 2) / 2)
+        for j in range(k + 1)
+    ]
+    sums = [mpmath.mpf(1)]
+    for _ in range(order):
+        longer = [mpmath.mpf(0)] * (len(sums) + k)
+        for n, mass in enumerate(sums):
+            for j, weight in enumerate(each):
+                longer[n + j] += mass * weight
+        sums = longer
+    moment = mpmath.fsum(mass * mpmath.exp((n * mu) ** 2 / 2) for n, mass in enumerate(sums))
+    return mpmath.log(moment) / (order - 1)
+
+
+def records_just_above(result: float, exact: mpmath.mpf, slack: float = 1e-9) -> bool:
+    return bool(exact <= result <= exact * (1 + slack))
+
+
+@pytest.mark.parametrize(("s", "q", "k", "a", "removed", "added"), GOLDEN_OF_RECORDS)
+def test_both_directions_are_just_above_the_golden_values(
+    s: float, q: float, k: int, a: float, removed: str, added: str
+) -> None:
+    assert records_just_above(records_cost(s, q, k, a, "remove"), mpmath.mpf(removed))
+    assert records_just_above(records_cost(s, q, k, a, "add"), mpmath.mpf(added))
+
+
+@pytest.mark.parametrize(
+    ("s", "q", "k"),
+    [(1.0, 0.01, 3), (8.0, 0.2, 12), (100.0, 1e-6, 40), (0.5, 0.999, 2), (2.0, 1e-30, 5)],
+)
+@pytest.mark.parametrize("order", [2, 3, 8])
+def test_whole_orders_are_just_above_the_sum_over_numbers_drawn(
+    s: float, q: float, k: int, order: int
+) -> None:
+    with mpmath.workdps(100):
+        assert records_just_above(records_cost(s, q, k, order), whole_order(s, q, k, order))
+
+
+def test_records_cost_what_simpler_steps_cost_at_the_limits() -> None:
+    def costs(*step: float) -> np.ndarray:
+        return renyi_cost(PoissonRecords(*step), [0.0, 0.3, 1.0], ORDERS_OF_RECORDS)
+
+    one_coin = renyi_cost(PoissonGaussian(2.0, 0.1), [0.0, 0.3, 1.0], ORDERS_OF_RECORDS)
+    np.testing.assert_array_equal(costs(2.0, 0.1, 1), one_coin)
+    for order in (1.5, 4.0, 40.0):
+        expected = renyi_cost(PoissonGaussian(2.0, 0.1), [1.0], [order])[0, 0]
+        assert records_cost(2.0, 0.1, 1, order) == pytest.approx(expected, rel=1e-9)
+    whole = renyi_cost(Gaussian(2.0), [0.0, 0.3, 1.0], ORDERS_OF_RECORDS)
+    assert (costs(6.0, 1.0, 3) >= whole).all()  # every record is in every sum
+    np.testing.assert_allclose(costs(6.0, 1.0, 3), whole, rtol=1e-12)
+    assert not costs(1.0, 0.0, 4).any()
+    assert not costs(1.0, 0.5, 4)[0].any()
+
+
+@pytest.mark.slow
+def test_charges_of_extreme_steps_saturate_and_are_never_nan() -> None:
+    for mechanism in (
+        PoissonRecords(1e-300, 0.5, 1000),
+        PoissonRecords(1e300, 1e-290, 1000),
+        PoissonRecords(1.0, 1.0 - 2.0**-53, 1000),
+    ):
+        costs = renyi_cost(mechanism, [5e-324, 1.0, 1.7e308], [1.0 + 2.0**-52, 2.0, 2.0**40])
+        assert not np.isnan(costs).any()
+        assert (costs > 0.0).all()
+        units = MEASURES["renyi"].charge_units(mechanism, [1.0], [2.0])
+        assert 0 < units[0, 0] <= MAX_COST_UNITS
+    assert (
+        MEASURES["renyi"].charge_units(PoissonRecords(1e-3, 0.5, 9), [1.0], [2.0]) == MAX_COST_UNITS
+    )
+
+
+def test_reports_of_records_are_by_renyi_divergences_alone() -> None:
+    mechanisms = [PoissonRecords(4.0, 0.05, 6), PoissonGaussian(2.0, 0.1)]
+    report = ReportAccountant(mechanisms, NormGrid(1.0, 1))
+    both, first = report.epsilon([[100, 100], [100, 0]], 1e-6, "renyi")
+    assert 0.0 < first < both
+    for method in ("tightest", "pld", "saddlepoint"):
+        with refused("mechanism"):
+            report.epsilon([100, 100], 1e-6, method)
+
+
+# A step with two outputs, so that everything can be enumerated in exact numbers: the probability of
+# output 1 for each number of records drawn, and that of each number drawn for each number of
+# records, which have coins of probability 1/3.
+ONE = (Fraction(1, 4), Fraction(2, 5), Fraction(3, 4))
+DRAWN = (
+    (Fraction(1), Fraction(0), Fraction(0)),
+    (Fraction(2, 3), Fraction(1, 3), Fraction(0)),
+    (Fraction(4, 9), Fraction(4, 9), Fraction(1, 9)),
+)
+History = tuple[tuple[int, int], ...]  # of outputs and numbers drawn
+
+
+def _chances(records: Callable[[History], int], steps: int) -> list[tuple[float, float]]:
+    """The probabilities of every sequence of outputs, with and without the user.
+
+    `records`: how many records the user has in a step.
+    """
+    found = []
+    for outputs in product((0, 1), repeat=steps):
+        given = [
+            [records_cost if output else 1 - records_cost for records_cost in ONE]
+            for output in outputs
+        ]
+        with_user = Fraction(0)
+        for drawn in product((0, 1, 2), repeat=steps):
+            chance = Fraction(1)
+            for step, number in enumerate(drawn):
+                history = tuple(zip(outputs[:step], drawn[:step], strict=True))
+                chance *= DRAWN[records(history)][number] * given[step][number]
+            with_user += chance
+        found.append((float(with_user), float(math.prod(each[0] for each in given))))
+    return found
+
+
+def _divergence(chances: list[tuple[float, float]], order: float) -> float:
+    """The larger Rényi divergence of both directions."""
+    p, q = np.array(chances).T
+    moments = [(p**order * q ** (1.0 - order)).sum(), (q**order * p ** (1.0 - order)).sum()]
+    return math.log(max(moments)) / (order - 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [1.5, 2.0, 12.0])
+@pytest.mark.parametrize("budget", [1.0, 2.0, 2.6])
+def test_no_policy_of_records_loses_more_than_its_renyi_budget(order: float, budget: float) -> None:
+    """The filter charges a user by the number of records in a step, before they are drawn."""
+    costs = [_divergence(_chances(lambda _, k=k: k, 1), order) for k in (0, 1, 2)]
+    limit, rng = budget * costs[2], random.Random(4)
+
+    def policy() -> dict[History, int]:
+        chosen: dict[History, int] = {}
+
+        def fill(history: History, spent: float) -> None:
+            if len(history) == 3:
+                return
+            asked = rng.choice((0, 1, 2, 2))
+            records = chosen[history] = asked if spent + costs[asked] <= limit else 0
+            for output, drawn in product((0, 1), range(records + 1)):
+                fill((*history, (output, drawn)), spent + costs[records])
+
+        fill((), 0.0)
+        return chosen
+
+    for _ in range(15):
+        chosen = policy()
+        found = _divergence(_chances(lambda h, chosen=chosen: chosen.get(h, 0), 3), order)
+        assert found <= limit * (1.0 + 1e-12)
+    # Without the filter they would exceed it.
+    assert _divergence(_chances(lambda _: 2, 3), order) > limit
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        [(1.0, 0.0), (0.0, 1.0), (0.0, -1.0)],
+        [(1.0, 0.0), (-1.0, 0.0), (0.6, 0.8)],
+        [(1.0, 0.0), (0.8, 0.6), (0.0, 0.5)],
+        [(1.0, 0.0), (0.0, 1.0)],
+        [(0.3, 0.1), (1.0, 0.0), (1.0, 0.0)],
+    ],
+)
+def test_records_that_are_not_aligned_or_fewer_are_dominated(
+    vectors: list[tuple[float, float]],
+) -> None:
+    """Three aligned records of norm 1 against fewer, shorter or differently directed ones."""
+    rate, noise, grid = 0.3, 1.2, np.linspace(-8.0, 10.0, 361)
+    x, y = np.meshgrid(grid, grid, indexing="ij")
+
+    def curves(moves: list[tuple[float, float]], rates: list[float]) -> list[list[float]]:
+        with_user = np.zeros_like(x)
+        for coins in product((0, 1), repeat=len(moves)):
+            chance = math.prod(q if c else 1 - q for c, q in zip(coins, rates, strict=True))
+            place = np.array([np.multiply(c, v) for c, v in zip(coins, moves, strict=True)]).sum(0)
+            density = normal.pdf(x, place[0], noise) * normal.pdf(y, place[1], noise)
+            with_user += chance * density
+        without, area = normal.pdf(x, 0, noise) * normal.pdf(y, 0, noise), (grid[1] - grid[0]) ** 2
+        gammas = np.geomspace(0.2, 8.0, 25)
+        return [
+            [np.maximum(with_user - g * without, 0).sum() * area for g in gammas],
+            [np.maximum(without - g * with_user, 0).sum() * area for g in gammas],
+        ]
+
+    aligned = np.array(curves([(1.0, 0.0)] * 3, [rate] * 3))
+    assert (np.array(curves(vectors, [rate] * len(vectors))) <= aligned + 1e-6).all()
+    lower = [rate, rate / 2, 0.9 * rate][: len(vectors)]
+    assert (np.array(curves(vectors, lower)) <= aligned + 1e-6).all()
