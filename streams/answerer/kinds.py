@@ -124,6 +124,19 @@ class Kind(Query):
             self._fill(row, content[user])
         return users, rows
 
+    def sizes(self, content: Content, rows: Floats) -> Floats:
+        """Return by user how much of a contribution there is without bounds and with them, (n, 2).
+
+        These are sums of absolute numbers, and events where ``each`` bounds their number.
+
+        Args:
+            content: of a window.
+            rows: what ``rows`` returns for it.
+        """
+        users = sorted(content, key=order_of)
+        before = np.array([self._size(content[user]) for user in users]).reshape(-1)
+        return np.column_stack([before, self._bounded_sizes(before, rows)])
+
     def answered(self, value: Floats, stddev: float, confidence: float) -> Answered:
         """Return the answer for a noisy sum (d,)."""
         width = stddev * quantile_of_noise(confidence, self.dimension)
@@ -165,6 +178,12 @@ class Kind(Query):
         """Return the numbers of a user that count, the largest first."""
         ordered = sorted(self._counted(sums).items(), key=lambda one: (-abs(one[1]), one[0]))
         return ordered[: max(self.groups, 1)]
+
+    def _size(self, sums: dict[int, int]) -> float:
+        return sum(abs(_ldexp(one, self._exponent)) for one in self._counted(sums).values())
+
+    def _bounded_sizes(self, before: Floats, rows: Floats) -> Floats:
+        return np.asarray(np.abs(rows).sum(axis=1))
 
     def _fill(self, row: Floats, sums: dict[int, int]) -> None:
         """Write a user's bounded vector."""
@@ -326,12 +345,20 @@ class Mean(Kind, tag="mean"):
         added = [int(math.ldexp(number, _BITS)) for number in numbers]
         return [*enumerate([*added, 1], start=group * (len(added) + 1))]
 
+    def _is_count(self, coordinate: int) -> bool:
+        return (coordinate + 1) % (self._powers + 1) == 0
+
+    def _size(self, sums: dict[int, int]) -> float:
+        return sum(number for coordinate, number in sums.items() if self._is_count(coordinate))
+
+    def _bounded_sizes(self, before: Floats, rows: Floats) -> Floats:
+        return np.minimum(before, self.each)
+
     def _fill(self, row: Floats, sums: dict[int, int]) -> None:
-        numbers = self._powers + 1  # the last one is the count
-        counted = sum(n for c, n in sums.items() if (c + 1) % numbers == 0)
+        counted = self._size(sums)
         factor = min(1.0, self.each / counted) if counted else 0.0
         for coordinate, amount in sums.items():
-            scale = 0 if (coordinate + 1) % numbers == 0 else -_BITS
+            scale = 0 if self._is_count(coordinate) else -_BITS
             row[coordinate] = math.ldexp(float(amount), scale) * factor
 
     def answered(self, value: Floats, stddev: float, confidence: float) -> Answered:
@@ -422,12 +449,19 @@ class Ratio(Kind, tag="ratio"):
             found.append((2 * group + place, amount))
         return found
 
+    def _in_caps(self, coordinate: int, amount: int) -> float:
+        """Return a user's number in units of its cap."""
+        term, exponent = self.terms[coordinate % 2], self._exponents[coordinate % 2]
+        number = _ldexp(amount, exponent)
+        return min(number, 1.0) if term.adds == "distinct" else number / term.cap
+
+    def _size(self, sums: dict[int, int]) -> float:
+        return sum(abs(self._in_caps(*one)) for one in sums.items())
+
     def _fill(self, row: Floats, sums: dict[int, int]) -> None:
         """Write a user's part of both numbers in units of their bounds, for the largest groups."""
         for coordinate, amount in sums.items():
-            term, exponent = self.terms[coordinate % 2], self._exponents[coordinate % 2]
-            # A distinct user counts at most once, because its cap is 1.
-            row[coordinate] = _within(_ldexp(amount, exponent), -term.cap, term.cap) / term.cap
+            row[coordinate] = _within(self._in_caps(coordinate, amount), -1.0, 1.0)
         sizes = np.abs(row).reshape(-1, 2).sum(axis=1)
         dropped = np.argsort(-sizes, kind="stable")[max(self.groups, 1) :]
         row.reshape(-1, 2)[dropped] = 0.0
@@ -482,8 +516,14 @@ class Quantiles(Kind, tag="quantiles"):
         part = _within((number - self.lower) / (self.upper - self.lower), 0.0, 1.0)
         return [(max(math.ceil(part * self.levels) - 1, 0), 1)]
 
+    def _size(self, sums: dict[int, int]) -> float:
+        return sum(sums.values())
+
+    def _bounded_sizes(self, before: Floats, rows: Floats) -> Floats:
+        return np.minimum(before, self.each)
+
     def _fill(self, row: Floats, sums: dict[int, int]) -> None:
-        counted = sum(sums.values())
+        counted = self._size(sums)
         factor = min(1.0, self.each / counted) if counted else 0.0
         for level, count in sums.items():
             row[level] = float(count) * factor

@@ -31,7 +31,7 @@ from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.pricing import Costs, costs_of, rho_of
 from streams.answerer.published_answers import AnswerRecord, Correction
 from streams.answerer.query_file import Blocks, QueryFile, parse_queries
-from streams.answerer.query_keys import UnusableQueries
+from streams.answerer.query_keys import Label, UnusableQueries
 from streams.answerer.window_answering import Answering
 from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.config import Config
@@ -55,11 +55,13 @@ class Part(NamedTuple):
         users: (n,) numbers of users, in the order of the charge.
         rows: (n, d).
         keys: the private keys of each user.
+        sizes: (n, 2), the contributions without bounds and with them, as ``Kind.sizes``.
     """
 
     users: NDArray[np.int64]
     rows: Floats
     keys: list[list[int]]
+    sizes: Floats
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,14 @@ def population_of(query_file: QueryFile, file: EventFile) -> Population:
         while state.is_due(clock):
             window = state.calendar.next
             users, rows = state.content_of(window)
+            sizes = state.queries[window.query].sizes(state.unbounded(window), rows)
             keys = state.keys_of(window) if state.queries[window.query].keys else []
             present = np.flatnonzero(row_norms(rows)).tolist() if len(rows) else []
             parts[window.query, window.number] = Part(
                 np.array([numbers.setdefault(users[at], len(numbers)) for at in present], np.int64),
                 rows[present],
                 [keys[at] for at in present] if keys else [],
+                sizes[present],
             )
             state.close(window)
 
@@ -316,11 +320,50 @@ class Setting(ErrorSummary):
 
 
 @dataclass(frozen=True)
+class Scale:
+    """The size of the answers and of users' contributions, by which errors can be judged.
+
+    Attributes:
+        labels: of the numbers; None if there is one.
+        mean_answers: the true numbers for all users' bounded contributions, averaged over windows.
+        users: the users with a contribution to a window.
+        cut_users: those of whom a bound (``each``, ``groups`` or ``clip``) cuts something.
+        cut_share: the part of all contributions that the bounds cut.
+    """
+
+    labels: list[Label] | None
+    mean_answers: list[float]
+    users: int
+    cut_users: int
+    cut_share: float
+
+
+def scale_of(query_file: QueryFile, number: int, people: Population) -> Scale:
+    """Return the scale of a query's answers."""
+    query = query_file.queries[number]
+    parts = [people.parts[number, window] for window in range(people.windows(number))]
+    answers = [query.answered(part.rows.sum(axis=0), 0.0, query_file.confidence) for part in parts]
+    values = np.array([one.value for one in answers], dtype=np.float64).reshape(len(parts), -1)
+    users = np.concatenate([part.users for part in parts])
+    before, after = np.concatenate([part.sizes for part in parts]).T
+    # Numbers are rounded, but not by so much.
+    is_cut = after < before * (1.0 - 1e-9)
+    return Scale(
+        labels=answers[0].labels,
+        mean_answers=[_mean(column) for column in values.T],
+        users=len(np.unique(users)),
+        cut_users=len(np.unique(users[is_cut])),
+        cut_share=1.0 - float(after.sum() / before.sum()) if is_cut.any() else 0.0,
+    )
+
+
+@dataclass(frozen=True)
 class QueryPlan:
     """The errors of a query's answers for several settings.
 
     Attributes:
         query: the name of the query.
+        scale: of its answers.
         settings: with individual accounting, as the answerer does it: without corrections and,
             where the answerer would make them, with corrections.
         worst_case: every user can pay for all windows.
@@ -336,6 +379,7 @@ class QueryPlan:
     """
 
     query: str
+    scale: Scale
     settings: list[Setting]
     worst_case: Setting
     contribution_bounding: Setting
@@ -387,6 +431,7 @@ def plan_of(
     )
     return QueryPlan(
         asked.name,
+        scale_of(query_file, number, population),
         settings,
         baseline(query_file, number, share, population, windows, is_whole=False),
         bounded,

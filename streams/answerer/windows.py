@@ -465,13 +465,15 @@ class InputState:
 
     def content_of(self, window: Window) -> tuple[list[User], Floats]:
         """Return the users of the window that closes next, and their contributions."""
-        content = self._panes[window.query].content(window.number)
-        return self.queries[window.query].rows(content)
+        return self.queries[window.query].rows(self.unbounded(window))
+
+    def unbounded(self, window: Window) -> Content:
+        """Return each user's contribution to that window, before any bound."""
+        return self._panes[window.query].content(window.number)
 
     def keys_of(self, window: Window) -> list[list[int]]:
         """Return the private keys of these users, in their order."""
-        content = self._panes[window.query].content(window.number)
-        return self.queries[window.query].keys_of(content)
+        return self.queries[window.query].keys_of(self.unbounded(window))
 
     def close(self, window: Window) -> None:
         """Advance to the next window or block."""

@@ -20,7 +20,7 @@ from streams.toml import read_toml
 
 if TYPE_CHECKING:
     from streams.answerer.event_file import EventFile, LabelUse
-    from streams.answerer.query_plans import QueryPlan, Setting
+    from streams.answerer.query_plans import QueryPlan, Scale, Setting
     from streams.records import Policy
 
 _SECONDS: Final = 2.0
@@ -200,6 +200,7 @@ def _show(found: QueryPlan, *, is_private: bool) -> None:
         ],
     )
     best, others = found.recommended, (found.worst_case, found.contribution_bounding)
+    _show_scale(found.scale, best)
     say(f"Recommended for {plain(found.query)}: {_setting_of(best)}")
     if (least := min(found.settings, key=lambda setting: setting.rmse)) is not best:
         say(
@@ -219,6 +220,30 @@ def _show(found: QueryPlan, *, is_private: bool) -> None:
     if months := best.failing(found.least_coverage):
         held = f"{100 * found.least_coverage:g} %"
         say(f"With it, less than {held} of the intervals hold in {', '.join(months)}.")
+
+
+def _show_scale(scale: Scale, best: Setting) -> None:
+    """Show the true answers, by which errors are large or small, and what the bounds cut."""
+    means, parts = (
+        [f"{mean:,.4g}" for mean in scale.mean_answers],
+        [f"{best.rmse / abs(mean):,.1%}" if mean else "-" for mean in scale.mean_answers],
+    )
+    if scale.labels is None:
+        say(
+            f"The true answer of a window is {means[0]} on average. The recommended row's error is "
+            f"{parts[0]} of it."
+        )
+    else:
+        numbers = zip(scale.labels, means, parts, strict=True)
+        say(
+            "The true answers of a window on average, and the recommended row's error in percent "
+            f"of them: {plain([f'{label} {mean} ({part})' for label, mean, part in numbers])}."
+        )
+    if scale.cut_users:
+        say(
+            f"The bounds on a user's contribution cut {scale.cut_share:.1%} of all contributions, "
+            f"of {scale.cut_users:,} of the {scale.users:,} users. The errors do not contain this."
+        )
 
 
 def _setting_of(setting: Setting) -> str:

@@ -292,3 +292,47 @@ def test_answers_are_not_corrected_where_it_cannot_help(
 
 
 POLICY: Policy = policy_of(1.0, 1e-6)
+
+
+AMOUNTS = {1: [5.0, 10.0], 2: [40.0], 3: [20.0, 20.0, 20.0], 4: [-40.0]}
+"""What users spend on one day, at most 20 of which count."""
+SCALES: list[tuple[dict[str, Any], float, int, float]] = [
+    ({"kind": "sum", "column": "amount", "each": 20}, 15 + 20 + 20 - 20, 3, 80 / 155),
+    ({"kind": "sum", "column": "amount", "each": 60}, 15 + 40 + 60 - 40, 0, 0.0),
+    ({"kind": "sum", "column": "amount", "clip": 40}, 15 + 40 + 40 - 40, 1, 20 / 155),
+    ({"kind": "count", "each": 2}, 2 + 1 + 2 + 1, 1, 1 / 7),
+    ({"kind": "distinct"}, 4, 0, 0.0),
+    ({"kind": "mean", "column": "amount", "each": 1, "lower": 0, "upper": 40}, 16.9, 2, 3 / 7),
+    ({"kind": "quantiles", "column": "amount", "each": 2, "lower": 0, "upper": 64,
+      "quantiles": [0.5]}, 10.0, 1, 1 / 7),
+    ({"kind": "ratio", "numerator": {"column": "amount", "each": 40},
+      "denominator": {"of": "distinct"}}, 55 / 4, 1, 0.5 / (155 / 40 + 4)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("query", "answer", "users", "share"), SCALES)
+def test_plan_has_the_mean_answer_and_what_bounds_cut(
+    query: dict[str, Any], answer: float, users: int, share: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "e.csv"
+    rows = [f"{user},2026-01-01,{amount}" for user, list_ in AMOUNTS.items() for amount in list_]
+    path.write_text("\n".join(["user,time,amount", *rows]))
+    asked = {"name": "q", "window": "1d", "active_windows": 1, **query}
+    content = content_of(1) | {"query": [asked]}
+    file = EventFile(path, parse_queries(content).for_a_file())
+    scale = plan_of(content, "q", policy_of(1.0, 1e-6), file).scale
+    assert scale.labels == (["0.5"] if query["kind"] == "quantiles" else None)
+    assert scale.mean_answers == pytest.approx([answer], rel=0.01)
+    assert (scale.users, scale.cut_users) == (4, users)
+    assert scale.cut_share == pytest.approx(share)
+
+
+def test_plan_has_the_mean_answer_of_each_label(tmp_path: Path) -> None:
+    path = tmp_path / "e.csv"
+    path.write_text("user,time,shop\n1,2026-01-01,a\n1,2026-01-01,b\n2,2026-01-01,b\n")
+    asked = CONTENT["query"][0] | {"by": "shop", "labels": ["a", "b", "c"], "groups": 1}
+    content = content_of(2) | {"query": [asked]}
+    file = EventFile(path, parse_queries(content).for_a_file())
+    scale = plan_of(content, "buyers", policy_of(1.0, 1e-6), file).scale
+    assert (scale.labels, scale.mean_answers) == (["a", "b", "c"], [0.5, 0.5, 0.0])
+    assert (scale.users, scale.cut_users, scale.cut_share) == (2, 1, pytest.approx(1 / 3))
