@@ -177,7 +177,7 @@ def bounded_ratios(path: Path, days: int) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("active", [6, 30])
 def test_plan_of_a_ratio_has_the_errors_of_its_answers(active: int, tmp_path: Path) -> None:
-    path = events_file(tmp_path / "events.csv")
+    path = events_file(tmp_path / "events.csv", users=300)  # fewer leave ratios without ends
     content, truth = ratio_content(active), bounded_ratios(path, 60)
     query_file = parse_queries(content).for_a_file()
     file, off, holds = EventFile(path, query_file), [], []
