@@ -63,12 +63,6 @@ def test_a_correction_replaces_the_values_of_its_windows_and_keeps_the_answers()
     assert not any(row.provisional or row.can_miss_users for row in rows)
 
 
-def test_a_correction_without_its_answers_still_has_rows() -> None:
-    block = [answer(at, 10.0, provisional_until=moment(2)) for at in range(2)]
-    rows = list(table_of(correction(block, 5.0)).rows())
-    assert [(row.value, row.noise_stddev) for row in rows] == [(15.0, None)] * 2
-
-
 def test_users_can_be_missing_once_the_budget_can_be_exhausted() -> None:
     early, late = answer(0, 1.0), answer(1, 1.0, exhaustible_since=moment(1))
     assert [row.can_miss_users for row in table_of(early, late).rows()] == [False, True]

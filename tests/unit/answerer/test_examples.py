@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 import runpy
 import sys
-from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 
 from streams import Turnstile
 from streams.answerer.event_file import EventFile
-from streams.answerer.published_answers import PrivateAnswer
 from streams.answerer.query_file import read_query_file
 from streams.cli.main import main
 from streams.demo.purchases import simulated_purchases
@@ -32,7 +29,7 @@ def run(script: str, monkeypatch: pytest.MonkeyPatch, *arguments: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_simulated_year_is_planned_and_its_answers_are_corrected(
+def test_the_simulated_year_is_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runpy.run_path(str(HERE / "year.py"))["main"](2_000)
@@ -46,30 +43,7 @@ def test_the_simulated_year_is_planned_and_its_answers_are_corrected(
     assert (plan["type"], plan["private"], plan["query"]) == ("plan", True, "buyers")
     assert plan["recommended"]["rmse"] < plan["worst_case"]["rmse"]
     assert plot.read_bytes().startswith(b"\x89PNG")
-    same = [one for one in plan["settings"] if one["active_windows"] == 75.0]
-    (own,) = [one for one in same if one["block_windows"]]
     assert plan["recommended"]["block_windows"] > 0
-
-    query_file = read_query_file(HERE / "year.toml").for_a_file()
-    with Turnstile.in_memory() as turnstile:
-        turnstile.create_dataset(query_file.dataset, epsilon=6.0, delta=1e-6, user_ids="integer")
-        records = answered(query_file, turnstile, EventFile(events, query_file), seed=5)
-    truth = Counter(line.split(",")[1] for line in events.read_text().splitlines()[1:])
-    raw, corrected, covered = [], [], []
-    for record in records:
-        if isinstance(record, PrivateAnswer):
-            assert isinstance(record.value, float)
-            assert record.noise_stddev == pytest.approx(own["noise_stddev"])
-            raw.append(record.value - truth[record.start[:10]])
-            continue
-        for window in record.windows:
-            true = truth[window.start[:10]]
-            corrected.append(float(np.subtract(window.value, true)))
-            covered.append(window.lower <= true <= window.upper)
-    assert len(raw) == 365
-    assert float(np.sqrt(np.mean(np.square(corrected)))) == pytest.approx(own["rmse"], rel=0.35)
-    assert np.sqrt(np.mean(np.square(raw))) > 1.15 * own["rmse"]
-    assert np.mean(covered) > 0.85
 
 
 @pytest.mark.parametrize(
@@ -157,14 +131,11 @@ def test_the_example_answers_the_log_and_tells_how_far_it_is_off(
 
     run("errors.py", monkeypatch, events, answers)
     told = capsys.readouterr().out
-    said = re.search(r"individual accounting: (\d+) days, mean error ([\d.]+)", told)
-    assert said is not None
-    days, off = said.groups()
-    assert int(days) == DAYS
+    found = re.search(rf"individual accounting: {DAYS} days, mean error ([\d.]+)", told)
+    assert found is not None
     # Noise of 12.6, whose mean without its sign is 10.1; few have run out by then.
-    assert float(off) == pytest.approx(10.1, rel=0.2)
+    assert float(found[1]) == pytest.approx(10.1, rel=0.2)
     assert "worst case, the same noise: 20 days, mean error 10.1" in told
-    assert "against bounded sums" in told
 
 
 def test_check_shows_a_label_that_no_event_has(

@@ -112,12 +112,6 @@ def test_popular_keys_are_published_with_intervals_that_hold() -> None:
     assert 70 <= holds <= 80  # 76 on average
 
 
-def test_window_without_keys_is_answered() -> None:
-    few = [event(user, 0, c="bread", x=1.0) for user in range(3)]
-    (answer,) = answers_of([*few, event(1, 10, c="bread", x=1.0)])
-    assert (answer.value, answer.lower, answer.upper, answer.labels) == ([], [], [], [])
-
-
 @pytest.mark.parametrize(("windows", "policy"), [(2.5, "halt"), (2.9, "clip")])
 def test_users_who_cannot_pay_a_window_do_not_count(windows: float, policy: str) -> None:
     """Each can pay for two windows: in the third none is admitted, so no key has users."""

@@ -113,16 +113,6 @@ def test_a_run_about_earlier_windows_ends_where_another_run_began() -> None:
     assert world.service.open("s", released=1).step == 2  # the third window was not charged
 
 
-def test_succeeded_run_answers_no_more_windows() -> None:
-    world = World(parse_queries(run="r"))
-    world.live()
-    world.events += LATER
-    answer(world, parse_queries(start=20))
-    with pytest.raises(AlreadyAnswered):
-        world.live()
-    assert windows_of(world, "r") == [("count", 0, 10), ("count", 10, 20)]
-
-
 def test_rejected_run_publishes_its_missing_last_answer() -> None:
     world = World(parse_queries(run="r"))
     world.live()
@@ -167,13 +157,3 @@ def test_windows_without_an_answer_are_answered(queries: str, dataset: str) -> N
     world.service.create("e", budget=1000.0, user_ids="integer")
     answer(world, replace(parse_queries(queries), dataset=dataset))
     assert windows_of(world, "s", dataset)
-
-
-@pytest.mark.parametrize("window", ["5ms", "20ms"])
-def test_queries_of_one_name_are_the_same_query(window: str) -> None:
-    world = World(parse_queries(run="r"))
-    world.live()
-    with pytest.raises(AlreadyAnswered):
-        answer(
-            world, parse_queries(COUNT.replace("10ms", window).replace("noise = 1", "noise = 2"))
-        )

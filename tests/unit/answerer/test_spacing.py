@@ -89,13 +89,6 @@ def test_months_begin_on_the_same_day_whatever_their_length() -> None:
             assert 12 * local.year + local.month == 12 * 2023 + 11 + number
 
 
-def test_skipped_day_is_a_window_without_time() -> None:
-    """Samoa had no 30 December 2011."""
-    spacing = Spacing(midnight("Pacific/Apia", 2011, 12, 28), 1, "d", "Pacific/Apia")
-    lengths = [spacing.begin(n + 1) - spacing.begin(n) for n in range(4)]
-    assert lengths == [DAY, DAY, 0, DAY]
-
-
 def test_moments_after_the_last_year_are_in_some_pane() -> None:
     for unit in ("d", "mo"):
         spacing = Spacing(midnight("Asia/Kathmandu", 2026, 1, 1), 1, unit, "Asia/Kathmandu")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.answerer.journal import JournalEntry, Superseded
+from streams.answerer.journal import Superseded
 from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.window_answering import Answering, InconsistentRun
@@ -119,24 +119,6 @@ def test_journal_of_a_run_does_not_grow_with_its_windows() -> None:
     assert len(long.contents) == 2 * len(long.answers)  # in each partition once
 
 
-def test_of_two_answerers_with_other_files_the_first_answers_the_run() -> None:
-    """The other one looks before there is anything, and begins when something was answered."""
-    world = World()
-    other = asked_of(FILE + COUNT.replace('"10ms"', '"6ms"'))
-    meanwhile = [True]
-
-    def opened(released: int) -> Any:
-        if meanwhile:
-            meanwhile.clear()
-            read(world.answering(), world.events[:14])
-        return world.service.open(released=released)
-
-    with pytest.raises(UnusableQueries):
-        Answering(other, "x", opened, MemoryJournal(world.topics, other.dataset))
-    world.live()
-    assert_whole(world)
-
-
 @pytest.mark.slow
 def test_paused_answerer_releases_nothing_after_its_successor() -> None:
     """It wakes up before or after anything that it does, with a decision in hand or without."""
@@ -180,17 +162,6 @@ def test_answerer_overtaken_while_opening_takes_the_run_over(before: int, until:
     with suppress(Killed):
         world.live(Doom(before))
     world.live(Sleep(OPEN, overtake))
-    assert_whole(world)
-
-
-def test_marks_of_an_attempt_that_is_over_count_for_nothing() -> None:
-    world = World()
-    world.live()
-    forged = JournalEntry("answered", "d", "r", 1, world.entries[-1].owner, STEPS, answer=b"{}")
-    world.live()  # the second attempt
-    world.topics.entries.append(forged)
-    world.live()
-    world.live()
     assert_whole(world)
 
 
