@@ -124,15 +124,6 @@ def test_unusable_arguments_are_rejected(command: str, capsys: pytest.CaptureFix
         assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(
-    "command", ["", *sorted({line.split()[0] for line in COMMANDS}), "up", "demo"]
-)
-def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = run(capsys, *command.split(), "--help")
-    assert code == 0
-    assert said.startswith(f"usage: turnstile {command}".rstrip())
-
-
 def test_password_in_a_variable_is_not_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

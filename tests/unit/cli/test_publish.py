@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 import pytest
 
@@ -26,12 +26,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def run(self, dataset: str, name: str, **options: int | None) -> Run:
@@ -135,11 +130,6 @@ def test_lines_may_have_a_step(partitions: Partitions, publish) -> None:
     assert partitions.spent() == rho(1, 2, 3, 4, 5)
 
 
-def test_runs_count_separately(partitions: Partitions, publish) -> None:
-    code, shown, _ = publish(line(1), line(1, run="s"), line(2), line(2, run="s"))
-    assert (code, [step for step, _ in shown]) == (Exit.OK, [0, 0, 1, 1])
-
-
 def test_held_budget_is_taken_only_with_take_over(partitions: Partitions, publish) -> None:
     partitions.create("e", budget=100.0)
     assert publish(line(1, dataset="e"))[0] == Exit.OK
@@ -171,7 +161,7 @@ def test_lines_may_have_a_min_separation(
 
 
 # Sent after two lines of the run r; the run closed is closed.
-WRONG = {
+WRONG: dict[str, tuple[list[Any], Exit, int]] = {
     "gap": ([line(1, step=0), line(3, step=4)], Exit.USAGE, 2),
     "gap at first": ([line(1, run="new", step=7)], Exit.USAGE, 1),
     "some numbered": ([line(1), line(2, step=1)], Exit.USAGE, 2),
@@ -181,11 +171,7 @@ WRONG = {
     "deep": (["[" * 100_000], Exit.USAGE, 1),
     "not UTF-8": (['{"dataset": "\udcff"}'], Exit.USAGE, 1),
     "no norms": ([line(1), line(2), line(3, norms=[])], Exit.USAGE, 3),
-    "other content": (
-        [line(1), line(9)],
-        Exit.REFUSED,
-        2,
-    ),
+    "other content": ([line(1), line(9)], Exit.REFUSED, 2),
     "closed": ([line(1, run="closed")], Exit.REFUSED, 1),
     "no dataset": ([line(1, dataset="no")], Exit.REFUSED, 1),
     "no separation": ([line(1, min_separation=1)], Exit.USAGE, 1),
@@ -194,17 +180,14 @@ WRONG = {
         Exit.USAGE,
         2,
     ),
-    "a separation later": (
-        [line(1), line(2, min_separation=3)],
-        Exit.USAGE,
-        2,
-    ),
+    "a separation later": ([line(1), line(2, min_separation=3)], Exit.USAGE, 2),
     "no name": ([line(1, run="a/b")], Exit.USAGE, 1),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_errors_contain_file_and_line(partitions: Partitions, publish, case: str) -> None:
+    assert main(["publish", "/nowhere"]) == Exit.USAGE
     publish(line(1), line(2))
     partitions.open("closed").close()
     lines, expected, number = WRONG[case]
@@ -212,8 +195,3 @@ def test_errors_contain_file_and_line(partitions: Partitions, publish, case: str
     assert code == expected, said
     assert f"steps.jsonl, line {number}: " in said
     assert partitions.spent() == rho(1, 2)
-
-
-def test_unreadable_file_is_rejected(partitions: Partitions, tmp_path: Path) -> None:
-    for name in (tmp_path, tmp_path / "absent"):
-        assert main(["publish", str(name)]) == Exit.USAGE

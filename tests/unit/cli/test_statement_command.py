@@ -74,22 +74,18 @@ def test_statement_has_the_guarantee_and_the_verified_heads(path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "outermost", "epsilon"),
-    [("ads", "person", 4.0), ("person", "person", 4.0), ("part", "everybody", 2.0)],
-)
-def test_the_outermost_budget_has_the_guarantee(
-    path: Path, name: str, outermost: str, epsilon: float
-) -> None:
-    stated = state(path, name, "--delta", "1e-6" if outermost == "person" else "1e-5")
-    assert stated["epsilon"] == pytest.approx(epsilon, rel=1e-6)
-    assert stated["budget"]["dataset"] == outermost
-
-
-def test_pure_dp_has_no_delta(path: Path) -> None:
-    stated = state(path, "pure")
-    assert (stated["epsilon"], stated["delta"]) == (1.5, 0.0)
-    assert "delta" not in stated["registry"]["privacy_loss"]["privacy_parameters"]
+def test_the_outermost_budget_has_the_guarantee(path: Path) -> None:
+    for name, outermost, epsilon, delta in (
+        ("ads", "person", 4.0, 1e-6),
+        ("person", "person", 4.0, 1e-6),
+        ("part", "everybody", 2.0, 1e-5),
+        ("pure", "pure", 1.5, 0.0),
+    ):
+        stated = state(path, name, *(["--delta", str(delta)] if delta else []))
+        assert stated["epsilon"] == pytest.approx(epsilon, rel=1e-6)
+        assert (stated["budget"]["dataset"], stated["delta"]) == (outermost, delta)
+        parameters = stated["registry"]["privacy_loss"]["privacy_parameters"]
+        assert ("delta" in parameters) == bool(delta)
 
 
 def test_nothing_is_stated_if_the_log_was_changed(path: Path) -> None:

@@ -14,8 +14,6 @@ from streams.cli.printing import UnusableInput
 from streams.cli.subjects import user_of
 from streams.config import Config, Unavailable
 from streams.failures import Exit
-from streams.kafka import kafka_clients
-from streams.local.server_process import free_ports
 
 
 @pytest.mark.parametrize("given", ["ada\n", "ada", "ada\r\n", " ada \n", "-\n", "\u00ff #\n"])
@@ -67,13 +65,3 @@ def test_unknown_dataset_is_reported(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert bool(captured.err) == (dataset is not None)
-
-
-@pytest.mark.parametrize("command", ["dataset create mine --epsilon 1", "halts", "status"])
-def test_command_says_how_to_start_a_missing_broker(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(kafka_clients, "_BROKER_WITHIN", 0.01)
-    (port,) = free_ports(1)
-    assert main([*command.split(), "--kafka", f"127.0.0.1:{port}"]) == Exit.UNAVAILABLE
-    assert "`turnstile up`" in capsys.readouterr().err

@@ -26,12 +26,6 @@ def test_users_are_in_the_order_of_their_first_example(ids: object) -> None:
         assert chosen.tolist() == []
 
 
-def test_without_ids_every_example_is_a_user() -> None:
-    grouped = ExamplesByUser.covering(4)
-    assert grouped.select(np.array([3, 1]))[0].tolist() == [3, 1]
-    assert list(grouped.users) == [0, 1, 2, 3]
-
-
 def test_a_users_examples_are_capped_by_the_users_own_order_alone() -> None:
     random = np.random.default_rng(4)
     owners = np.repeat(np.arange(8), [1, 2, 3, 4, 7, 20, 300, 5])

@@ -113,21 +113,6 @@ def test_a_device_takes_part_until_its_own_filter_denies_and_answers_as_before(
     assert stored(tmp_path)[0] == pytest.approx(local.spent[0], rel=1e-9)
 
 
-def fails(message: Any, context: Any) -> Any:
-    raise ZeroDivisionError
-
-
-@pytest.mark.parametrize("update", [None, np.nan, np.inf], ids=str)
-def test_a_training_that_fails_is_answered_with_noise_alone(
-    example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: float | None
-) -> None:
-    monkeypatch.setattr(example, "ExactNoise", lambda: ExactNoise(np.random.default_rng(5)))
-    train = fails if update is None else adding(update)
-    first, _ = ask(example, train, np.zeros(SHAPE))["arrays"].to_numpy_ndarrays()
-    assert np.array_equal(first.ravel(), noise_of(example, 5)[:6])
-    assert stored(tmp_path) == [0]
-
-
 def test_the_charge_is_stored_before_anything_is_answered(
     example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,12 +127,6 @@ def test_the_charge_is_stored_before_anything_is_answered(
         for _ in range(rounds):
             assert local.admit(Gaussian(example.NOISE), example.CLIP_NORM)
         assert stored(tmp_path)[0] == pytest.approx(local.spent[0], rel=1e-9)
-
-
-def test_an_evaluation_is_refused(example: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError):
-        ask(example, adding(LONG), np.zeros(SHAPE), kind="evaluate")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.process

@@ -385,12 +385,6 @@ def test_a_collator_that_pads_to_the_longest_is_refused(service: Turnstile, tmp_
         trainer_of(service, tmp_path, data_collator=padding_to_the_longest)
 
 
-def test_a_training_that_is_declared_is_not_checked(service: Turnstile, tmp_path: Path) -> None:
-    settings = {"population": 40, "sampling_rate": 0.2, "examples_are_independent": True}
-    trainer = trainer_of(service, tmp_path, settings=settings, examples=[EXAMPLE])
-    assert trainer.engine.statement()["independence"] == "declared"
-
-
 @pytest.mark.parametrize(
     "example",
     [{**EXAMPLE, "input_ids": [30] * 6}, {**EXAMPLE, "labels": 2}],

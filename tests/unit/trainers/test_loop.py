@@ -162,10 +162,3 @@ def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     trainer(service, checkpoint).run(np.zeros(2), 3)
     with pytest.raises(InvalidRequest):
         trainer(service, checkpoint).run(np.zeros(3), 5)
-
-
-@pytest.mark.parametrize("changes", [{"checkpoint_every": 0}, {"users_at_once": 0}])
-def test_numbers_below_one_are_refused(changes: dict[str, int]) -> None:
-    steps = trainer(FilterService()).steps
-    with pytest.raises(InvalidRequest):
-        PrivateTrainer(steps, towards_targets, Descent(0.5), **changes)

@@ -70,9 +70,3 @@ def test_what_was_not_said_to_come_as_outer_products_is_refused() -> None:
     rows = Outer(np.ones((4, 2), np.float32), np.ones((4, 3), np.float32))
     with pytest.raises(InvalidRequest):
         step.add(rows)
-
-
-@pytest.mark.parametrize("noise_multiplier", [1e-7, 1e-34])
-def test_grids_without_exact_sums_are_rejected(noise_multiplier: float) -> None:
-    with pytest.raises(InvalidRequest):
-        steps(noise_multiplier=noise_multiplier)

@@ -160,13 +160,6 @@ def test_an_empty_batch_is_released_as_noise(owners: Any) -> None:
     assert np.abs(flat(module) - before).min() > 0.0
 
 
-def test_levels_follow_the_norms_that_were_seen() -> None:
-    service = FilterService()
-    module, optimizer, loader = made(service, max_grad_norm=20.0)
-    train(module, optimizer, loader)
-    assert service.levels.max() < 10.0
-
-
 def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     service, checkpoint = FilterService(epsilon=50.0), Checkpoint(tmp_path / "torch.npz")
     for steps in (5, 12):
@@ -571,15 +564,6 @@ def test_an_existing_dataset_is_used_if_it_guarantees_enough(service: Turnstile)
     assert engine.get_epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
     with pytest.raises(InvalidRequest):
         with_epsilon(service, target_epsilon=1.0)
-
-
-def test_a_training_without_sampling_may_use_gaussian_dp() -> None:
-    with Turnstile.in_memory(partitions=1) as service:
-        service.create_dataset("faces", measure="gdp", epsilon=3.0, delta=1e-5)
-        engine, made = with_epsilon(service, data_loader=loader_of(batch_size=80))
-        train(*made)
-        assert engine.statement()["measure"] == "gdp"
-        assert engine.statement()["sampling_rate"] == 1.0
 
 
 def test_schedule_of_the_sampling_rate_scales_the_denominator(service: Turnstile) -> None:

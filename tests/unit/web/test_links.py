@@ -13,21 +13,21 @@ KEYS = LinkKeys(KEY, "turnstile.")
 ADA = Claims.new(user="ada", ends=1000)
 
 
-@pytest.mark.parametrize(
-    "claims",
-    [
+def test_a_link_says_what_was_signed() -> None:
+    for claims in (
         ADA,
         Claims.new(user=42, ends=1000, datasets=("shop", "photos")),
         Claims.new(user=-(2**63), ends=1000, pseudonyms="0123456789abcdef"),
         Claims.new(user="ÿ 雪 #&", ends=1000),
         Claims.new(user="42", ends=1000),  # another user than 42
-    ],
-)
-def test_a_link_says_what_was_signed(claims: Claims) -> None:
-    assert KEYS.read(KEYS.sign(claims), 999.9) == claims
+    ):
+        assert KEYS.read(KEYS.sign(claims), 999.9) == claims
 
 
 def test_no_altered_byte_is_taken() -> None:
+    for token in ("a" * 20_000, "...", "a.b.c", "\ud800.a", "e30.AAAA", "%2e.%2e"):
+        with pytest.raises(UnusableLink):
+            KEYS.read(token, 0.0)
     token = KEYS.sign(ADA)
     for at, letter in enumerate(token):
         for other in "A", "b", "_", ".", "=", "é":
@@ -38,12 +38,10 @@ def test_no_altered_byte_is_taken() -> None:
             KEYS.read(token[:at], 0.0)
 
 
-@pytest.mark.parametrize(
-    "keys", [LinkKeys(OTHER, "turnstile."), LinkKeys(KEY, "turnstile"), LinkKeys(KEY, "turnstilt.")]
-)
-def test_a_link_is_of_one_key_and_one_service(keys: LinkKeys) -> None:
-    with pytest.raises(UnusableLink):
-        keys.read(KEYS.sign(ADA), 0.0)
+def test_a_link_is_of_one_key_and_one_service() -> None:
+    for key, service in ((OTHER, "turnstile."), (KEY, "turnstile"), (KEY, "turnstilt.")):
+        with pytest.raises(UnusableLink):
+            LinkKeys(key, service).read(KEYS.sign(ADA), 0.0)
 
 
 def test_a_link_of_an_older_key_counts_until_the_key_is_taken_away() -> None:
@@ -53,12 +51,6 @@ def test_a_link_of_an_older_key_counts_until_the_key_is_taken_away() -> None:
     for keys, token in ((before, new), (after, old)):
         with pytest.raises(UnusableLink):
             keys.read(token, 0.0)
-
-
-@pytest.mark.parametrize("token", ["a" * 20_000, "...", "a.b.c", "\ud800.a", "e30.AAAA", "%2e.%2e"])
-def test_what_is_no_token_is_refused(token: str) -> None:
-    with pytest.raises(UnusableLink):
-        KEYS.read(token, 0.0)
 
 
 def test_signed_words_that_are_no_claims_are_refused() -> None:

@@ -124,38 +124,21 @@ def test_the_risk_that_is_shown_is_that_of_the_whole_budget(measure: str) -> Non
     assert (own == anybody) == (measure != "renyi")
 
 
-STATES = """
-    account    closed  exhausted  state
-    part       no      no         open
-    part       no      yes        spent
-    whole      no      no         nearly
-    whole      no      yes        spent
-    whole      yes     no         closed
-    part       yes     no         closed
-    nothing    no      no         open
-    nothing    no      yes        spent
-    nothing    yes     no         closed
-    erased  no      no         erased
-    erased  yes     yes        erased
-"""
-ROWS = [line.split() for line in STATES.strip().splitlines()[1:]]
-
-
-@pytest.mark.parametrize(("account", "closed", "exhausted", "state"), ROWS)
-def test_the_state_of_a_dataset(account: str, closed: str, exhausted: str, state: str) -> None:
+def test_the_state_of_a_dataset() -> None:
     dataset = policy("d")
-    accounts = {
-        "part": Account((spent(dataset, 0.5),)),
-        "whole": Account((spent(dataset, 1.0),)),
-        "nothing": Account(),
-        "erased": Account(is_erased=True),
-    }
-    records = Reader({"d": dataset}, {"d": accounts[account]})
-    records.closed = closed == "yes"
-    records.episodes = [episode(exhausted=exhausted == "yes")]
-    (shown,) = told(records, "d")["datasets"]
-    assert shown["state"] == state
-    assert (shown["halts"] == []) == (state == "erased")
+    for account, states in (
+        # While the dataset is open, after the user was halted for good, and once it is closed.
+        (Account((spent(dataset, 0.5),)), ("open", "spent", "closed")),
+        (Account((spent(dataset, 1.0),)), ("nearly", "spent", "closed")),
+        (Account(), ("open", "spent", "closed")),
+        (Account(is_erased=True), ("erased", "erased", "erased")),
+    ):
+        for state, exhausted, closed in zip(states, (0, 1, 0), (0, 0, 1), strict=True):
+            records = Reader({"d": dataset}, {"d": account}, closed=bool(closed))
+            records.episodes = [episode(exhausted=bool(exhausted))]
+            (shown,) = told(records, "d")["datasets"]
+            assert shown["state"] == state
+            assert (shown["halts"] == []) == (state == "erased")
 
 
 def episode(dataset: str = "d", *, exhausted: bool = False) -> Episode:

@@ -108,13 +108,8 @@ def test_a_bound_without_a_valid_record_is_unknown(database: RecordDatabase) -> 
     add(database, true, forged, forged_erasure, believed=[true])
     assert [point.offset for point in account(database).points] == [5]
     unreadable = record(odometer_key("d", "eve"), b"\xc1")
-    add(
-        database,
-        unreadable,
-        record(b"no key", b""),
-        record(None, b""),
-        odometer(2**63, 0.01, "liz"),
-    )
+    unusable = record(b"no key", b""), record(None, b""), odometer(2**63, 0.01, "liz")
+    add(database, unreadable, *unusable)
     add(database, record(odometer_key("d", 2**63), b""))
     add(database, odometer(9, 0.01, "bob"), erasure("tom"), believed=[])
     for user in ("eve", "bob", "tom", "liz"):
@@ -218,18 +213,8 @@ def test_forged_and_unreadable_halts_are_skipped(database: RecordDatabase) -> No
 def test_members_of_a_roster_are_left_out_from_a_step_on(database: RecordDatabase) -> None:
     for part, user in enumerate((5, 6)):
         users = UserIds(np.array([user])).pack()
-        halted = Halted(
-            **COMMON,
-            run="r",
-            step=9,
-            offset=9,
-            part=part,
-            parts=2,
-            users=users,
-            exhausted=b"\0",
-            reasons=b"\0",
-        )
-        halt(database, halted)
+        place = {"run": "r", "step": 9, "offset": 9, "part": part, "parts": 2}
+        halt(database, Halted(**COMMON, **place, users=users, exhausted=b"\0", reasons=b"\0"))
     for user in (5, 6):
         (episode,) = episodes(database, user)
         assert (episode.is_roster, episode.last) == (True, 9)

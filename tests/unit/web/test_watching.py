@@ -97,12 +97,9 @@ def test_alarm_of_a_silent_source(silent: str) -> None:
     assert f"TURNSTILE_{silent.upper()}" in alarm["do"]
 
 
-def test_source_that_never_answered_has_no_age() -> None:
+def test_sources_and_workers_that_never_answered_are_away() -> None:
     shown = ServiceFacts(1e-5, []).service()["sides"]
     assert shown == {name: {"age": None, "away": True} for name in ("Kafka", "Redis")}
-
-
-def test_silent_worker_has_a_problem() -> None:
     (seen,) = ask_workers(["127.0.0.1:1"])
     assert seen.problem
 
