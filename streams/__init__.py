@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from streams.records import CollectTerms
     from streams.sdk.client import Turnstile
-    from streams.sdk.decisions import StepDecision
+    from streams.sdk.decisions import CollectedDecision, StepDecision
     from streams.sdk.errors import (
         BudgetHeld,
         ConflictingDecisions,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BudgetHeld",
     "CollectTerms",
+    "CollectedDecision",
     "ConflictingDecisions",
     "DatasetInUse",
     "DatasetIsClosed",
@@ -75,6 +76,7 @@ __all__ = [
 
 _HOMES = {
     "CollectTerms": "streams.records",
+    "CollectedDecision": "streams.sdk.decisions",
     "Halt": "streams.sdk.followers",
     "Run": "streams.sdk.run",
     "StepDecision": "streams.sdk.decisions",

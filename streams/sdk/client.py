@@ -8,6 +8,7 @@ from os import PathLike, fspath
 from typing import Unpack
 
 from msgspec import structs
+from numpy.typing import ArrayLike
 
 from accounting.exact.invalid_input import quoted
 from streams.config import Config, lacking
@@ -20,6 +21,7 @@ from streams.records import (
     User,
 )
 from streams.records.terms import PolicyTerms, takes_terms
+from streams.sdk.arguments import UsersLike
 from streams.sdk.connection import Connection, Deadline, SignsRequests
 from streams.sdk.dataset_requests import (
     access_list,
@@ -39,6 +41,7 @@ from streams.sdk.followers import (
     distinct_halts,
     rising_odometers,
 )
+from streams.sdk.norm_events import norm_events, send_norms
 from streams.sdk.observing import ClientTraces, Observer
 from streams.sdk.opening import close_run, open_run, resume_run
 from streams.sdk.run import Run
@@ -503,6 +506,54 @@ class Turnstile:
             DecisionTimeout: not all partitions answered; try again.
         """
         return close_run(self._connection, dataset, name, self._connection.deadline(timeout))
+
+    def send_norms(
+        self,
+        dataset: str,
+        run: str,
+        step: int,
+        users: UsersLike,
+        norms: ArrayLike,
+        *,
+        attempt: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Send the norms of users' contributions to a step of a run that collects them.
+
+        ``Run.charge_collected`` charges them. This method returns when the log has all norms. It
+        returns nothing: the service publishes each rejected norm on the topic ``rejects``
+        (``turnstile rejects``), with the reason, and its user takes no part in the step. Sending
+        the same norms again is safe: each counts once.
+
+        Neighbouring datasets differ by adding or removing one user. Let one sender send a user's
+        norm for a step, since the first of two norms counts. A user's norm, and the time at which
+        it is sent, may depend on released outputs, public facts and the user's own data, and on
+        nothing else. In particular they must not depend on other users' norms, or on who was
+        admitted before. Otherwise they would tell which norms come before the charge.
+
+        Args:
+            dataset: the dataset of the run.
+            run: the name of the run.
+            step: the next step of the run, or the one after it.
+            users: n distinct ids, integers (signed 64-bit) or strings. This client needs the
+                ``pseudonym_key`` of the dataset, if that has one: nothing else checks it.
+            norms: (n,) the norm of each user's contribution, as in ``Run.charge``. One above the
+                clip norm of the run is rejected: clip contributions in float32 to the clip norm
+                rounded down.
+            attempt: the newest attempt of the run: its number. None: norms count in any attempt.
+            timeout: seconds to wait; the Turnstile's own by default.
+
+        Raises:
+            InvalidRequest: an argument is invalid; nothing was published.
+            DecisionTimeout: the log may not have all norms; call again.
+        """
+        send_norms(
+            self._connection,
+            norm_events(dataset, run, step, attempt),
+            users,
+            norms,
+            self._connection.deadline(timeout),
+        )
 
     def erase(
         self, user: User, dataset: str | None = None, *, timeout: float | None = None

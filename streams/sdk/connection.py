@@ -145,8 +145,7 @@ class PendingRequest:
             Exception: any other error that ended the wait.
         """
         self._done.wait(deadline.left())
-        if self._failure is not None:
-            raise self._failure
+        self.check()
         missing = sorted(self.requests.keys() - self._replies.keys())
         if missing:
             raise DecisionTimeout(
@@ -155,6 +154,11 @@ class PendingRequest:
                 "continues, check with `turnstile status` whether workers are running"
             )
         return self._replies
+
+    def check(self) -> None:
+        """Raise the error that ended the wait, if one has."""
+        if self._failure is not None:
+            raise self._failure
 
     def fail(self, error: Exception) -> None:
         """End the wait with an error; the first error counts."""
@@ -255,6 +259,14 @@ class Connection(ABC):
     @abstractmethod
     def _publish(self, requests: Mapping[int, bytes], waiting: PendingRequest) -> None:
         """Send each partition its request; answers are passed to ``_deliver``."""
+
+    @abstractmethod
+    def _flush(self, deadline: Deadline) -> None:
+        """Wait until all that was published is stored in the log.
+
+        Raises:
+            DecisionTimeout: it was not stored in time.
+        """
 
     def _why_silent(self) -> str:
         """Return a possible reason why no answer came; empty if none is known."""
@@ -419,6 +431,21 @@ class Connection(ABC):
                 if why := self._why_silent():
                     raise DecisionTimeout(f"{error}. {why}") from None
                 raise
+            finally:
+                self._forget(waiting.key)
+
+    def post(self, records: Mapping[int, bytes], deadline: Deadline) -> None:
+        """Sign records that no partition answers, send them, and wait until the log has them.
+
+        Raises:
+            InvalidRequest: a record is too large to be signed; nothing was published.
+            DecisionTimeout: the log may not have all of them.
+        """
+        waiting = self.send(self.new_token(), records, deadline)
+        with waiting.observed:
+            try:
+                self._flush(deadline)
+                waiting.check()
             finally:
                 self._forget(waiting.key)
 

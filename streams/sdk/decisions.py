@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from streams.records import (
@@ -25,6 +26,7 @@ from streams.records import (
     Decision,
     Halted,
     RosterDecision,
+    User,
     Users,
     decode_answer,
     encode,
@@ -79,6 +81,30 @@ class StepDecision:
         return np.asarray(self.halted & (self.reasons == ERASED))
 
 
+@dataclass(frozen=True, eq=False)
+class CollectedDecision(StepDecision):
+    """The users of one step whose norms were collected. Only ``norms`` may be released.
+
+    All arrays are in the order of ``users``.
+
+    Attributes:
+        users: n ids, admitted or halted, by partition and then in the order in which the log has
+            their norms. With a ``pseudonym_key``, users that this client has charged, enrolled or
+            sent norms of have their ids; others have their pseudonyms.
+    """
+
+    users: list[User]
+
+    @property
+    def norms(self) -> dict[User, float]:
+        """Return the admitted users, with the norm to which each contribution must be clipped.
+
+        Release contributions of these users only.
+        """
+        positions = np.flatnonzero(self.admitted).tolist()
+        return {self.users[at]: float(self.granted[at]) for at in positions}
+
+
 class ChargePart(NamedTuple):
     """A partition's share of a step.
 
@@ -108,6 +134,64 @@ class ChargePart(NamedTuple):
         if not np.all(arrays.admitted[clipped] & (lower >= 0) & (lower <= self.norms[clipped])):
             raise not_of_a_worker(answer.partition, "grants what was not asked for")
         return arrays
+
+
+class CollectedUsers(NamedTuple):
+    """A partition's users of a step whose norms were collected, and the decision about them.
+
+    Attributes:
+        users: n ids as the log has them, in the order in which it has their norms.
+        admitted, granted, exhausted, reasons: (n,), as those of ``StepDecision``.
+    """
+
+    users: UserIds
+    admitted: NDArray[np.bool_]
+    granted: NDArray[np.float64]
+    exhausted: NDArray[np.bool_]
+    reasons: NDArray[np.uint8]
+
+
+class CollectedPart(NamedTuple):
+    """A partition's share of a step whose norms were collected.
+
+    Attributes:
+        record: the encoded request.
+        digest: the digest of its content, which its decision carries.
+        clip_norm: the norm that no granted norm exceeds.
+    """
+
+    record: bytes
+    digest: bytes
+    clip_norm: float
+
+    def decided(self, answer: Decision | RosterDecision) -> CollectedUsers:
+        """Return the partition's users, and the decision about them.
+
+        Raises:
+            ConflictingDecisions: a worker cannot have made this decision for this request.
+        """
+        if not isinstance(answer, Decision) or answer.collected is UNSET or answer.norms is UNSET:
+            raise not_of_a_worker(answer.partition, "is not about collected norms")
+        try:
+            arrays = DecisionArrays.of(answer)
+            let_in, left_out = UserIds.unpack(answer.collected), UserIds.unpack(answer.halted)
+            norms = np.frombuffer(answer.norms, dtype="<f8")
+        except ValueError as error:
+            raise not_of_a_worker(answer.partition, str(error)) from error
+        admitted = arrays.admitted
+        if not len(let_in) == len(norms) == np.count_nonzero(admitted):
+            raise not_of_a_worker(answer.partition, "has no ids or no norms of the admitted users")
+        granted = np.zeros(answer.users)
+        granted[admitted] = norms
+        if not (
+            np.all((norms >= 0) & (norms <= self.clip_norm))
+            and admitted[arrays.clipped].all()
+            and np.array_equal(granted[arrays.clipped], arrays.granted)
+        ):
+            raise not_of_a_worker(answer.partition, "grants norms that cannot have been collected")
+        places = np.concatenate([np.flatnonzero(admitted), np.flatnonzero(~admitted)])
+        users = let_in.join(left_out).select(np.argsort(places))
+        return CollectedUsers(users, admitted, granted, arrays.exhausted, arrays.reasons)
 
 
 Witnessed: TypeAlias = Decision | RosterDecision | Halted

@@ -25,7 +25,7 @@ from streams.kafka.security import NotAdmitted, explained, is_refusal
 from streams.kafka.topics import NORMS, find_topics
 from streams.ledger.outputs import Channel
 from streams.records.json_outputs import to_msgpack
-from streams.sdk.connection import Connection, PendingRequest
+from streams.sdk.connection import Connection, Deadline, PendingRequest
 from streams.sdk.errors import (
     DecisionTimeout,
     PartitionsDisagree,
@@ -134,6 +134,12 @@ class KafkaConnection(Connection):
                     self._norms, value=request, partition=partition, headers=waiting.headers
                 )
                 sent.add_errback(lambda error: waiting.fail(publishing_error(error)))
+        except KafkaError as error:
+            raise publishing_error(error) from error
+
+    def _flush(self, deadline: Deadline) -> None:
+        try:
+            self._open().flush(timeout=deadline.left())
         except KafkaError as error:
             raise publishing_error(error) from error
 

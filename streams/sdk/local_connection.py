@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from time import monotonic
 
 from streams.ledger.outputs import Channel, Output
-from streams.sdk.connection import Connection
+from streams.sdk.connection import Connection, Deadline
 from streams.sdk.followers import Followed, Reading
 
 
@@ -47,6 +47,9 @@ class LocalConnection(Connection):
                 if left is not None and left <= 0:
                     return
                 self._wait(channel, position, left)
+
+    def _flush(self, deadline: Deadline) -> None:
+        """Do nothing: what was published has been applied."""
 
     @abstractmethod
     def _end(self, channel: Channel) -> int:

@@ -7,21 +7,37 @@ from typing import Any
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from accounting.costs.norm_levels import MAX_LEVELS, grid_norms
 from accounting.exact.argument_checks import positive_finite, whole_number
 from accounting.exact.invalid_input import quoted
+from streams.ledger.collecting import check_not_collecting
 from streams.ledger.separation import check_roster
-from streams.records import Charge, CollectTerms, Enrol, MechanismName, Policy, RunOpened
+from streams.records import (
+    Charge,
+    CollectTerms,
+    Enrol,
+    MechanismName,
+    Policy,
+    RunOpened,
+    encode,
+)
+from streams.records.digests import charge_digest
 from streams.records.users import UserIds
 from streams.sdk.arguments import UsersLike, charged_by_norms, read_mechanism, read_norms
 from streams.sdk.attempt import Ahead, AskedStep, Attempt, Call, StepState
 from streams.sdk.connection import Connection
-from streams.sdk.decisions import DecisionArrays, StepDecision
+from streams.sdk.decisions import (
+    CollectedDecision,
+    CollectedPart,
+    DecisionArrays,
+    StepDecision,
+)
 from streams.sdk.errors import InvalidRequest, invalid_requests
 from streams.sdk.roster import Roster, enrol
-from streams.sdk.step_layout import LastLayout, lay_out
+from streams.sdk.step_layout import LastLayout, collected_by, lay_out
 
 
 class Run:
@@ -138,7 +154,8 @@ class Run:
             timeout: seconds to wait; the Turnstile's own by default.
 
         Raises:
-            InvalidRequest: the arguments cannot be charged; nothing was published.
+            InvalidRequest: the arguments cannot be charged, or the run collects norms
+                (``charge_collected``); nothing was published.
             DecisionTimeout: call again with the same arguments.
             StepContentChanged: the step that was handed back had other content; nothing was
                 charged.
@@ -172,6 +189,57 @@ class Run:
             asked = self._asked(users, norms, noise_stddev, mechanism, clip_norm)
             return self._attempt.send_ahead(asked, deadline)
 
+    def charge_collected(
+        self,
+        *,
+        noise_stddev: float | None = None,
+        mechanism: Any = None,
+        reserve: float = 0.0,
+        timeout: float | None = None,
+    ) -> CollectedDecision:
+        """Charge one step for the norms that the run has collected, and wait as ``charge`` does.
+
+        Each partition charges the users whose norms it has when this charge reaches it; a norm that
+        comes later is rejected. Release only these users, each contribution clipped to its granted
+        norm, with the noise that was charged. A step that was handed back returns the decision
+        that was made, if it is charged again with the same arguments.
+
+        Neighbouring datasets differ by adding or removing one user. Whether a user's norm comes
+        before the charge must not depend on other users' data. So charge on a public schedule, and
+        not when enough norms have come (``Turnstile.send_norms``).
+
+        Args:
+            noise_stddev: as that of ``charge``.
+            mechanism: as that of ``charge``, and of the kind that ``collect`` has. A DpEvent states
+                its noise as a multiple of the clip norm of ``collect``.
+            reserve: as that of ``charge``.
+            timeout: seconds to wait; the Turnstile's own by default.
+
+        Raises:
+            InvalidRequest: the run collects no norms, or the arguments cannot be charged; nothing
+                was published.
+            RequestRejected: also if more norms were sent than a partition collects.
+            DecisionTimeout, StepContentChanged, Fenced, ConflictingDecisions: as ``charge``.
+        """
+        with self._attempt.use(Call.CHARGE, timeout) as deadline:
+            terms, step, pseudonyms = self.collect, self.step, self._connection.pseudonyms
+            if terms is None:
+                raise InvalidRequest(
+                    f"run {self.name!r} collects no norms: open a run of another name with collect"
+                )
+            name, scale = self._charged(noise_stddev, mechanism, terms.clip_norm)
+            if name != terms.mechanism:
+                raise InvalidRequest(
+                    f"mechanism is {name}, but run {self.name!r} collects norms for "
+                    f"{terms.mechanism}, which never changes"
+                )
+            charge = self._empty_charge(name, scale, terms.clip_norm, reserve)
+            charge = replace(charge, collected=True)
+            part = CollectedPart(encode(charge), charge_digest(charge), terms.clip_norm)
+            parts = dict.fromkeys(range(self.policy.partitions), part)
+            asked = AskedStep(parts, lambda decisions: collected_by(step, decisions, pseudonyms))
+            return self._attempt.decide(asked, deadline)
+
     def enrol(
         self,
         users: UsersLike,
@@ -197,8 +265,8 @@ class Run:
             timeout: seconds to wait for each round of answers.
 
         Raises:
-            InvalidRequest: the roster has other users, the arguments are invalid, or the run has a
-                ``min_separation``, which rosters do not support.
+            InvalidRequest: the roster has other users, the arguments are invalid, or the run
+                collects norms or has a ``min_separation``, which rosters do not support.
             DecisionTimeout: call again.
             Fenced, RequestRejected: as ``charge``.
         """
@@ -218,6 +286,7 @@ class Run:
                 levels=count,
             )
             with invalid_requests():
+                check_not_collecting(blank, self.collect)
                 check_roster(blank, self.min_separation or UNSET)
             layout = self._layouts.of(users)
             enrolled = enrol(self._connection, blank, layout, deadline)
@@ -288,14 +357,20 @@ class Run:
         clip_norm: float | None,
         reserve: float = 0.0,
     ) -> AskedStep[DecisionArrays, StepDecision]:
-        if not 0.0 <= reserve < 1.0:
-            raise InvalidRequest(f"reserve is {quoted(reserve)}; it must be at least 0 and below 1")
         layout, step = self._layouts.of(users), self.step
         values, limit = read_norms(norms, len(layout.ids), clip_norm)
-        chosen = read_mechanism(noise_stddev, mechanism, clip_norm)
-        name, scale = charged_by_norms(chosen, clip_norm, self._policies)
-        parts = layout.parts(self._empty_charge(name, scale, limit, reserve), values)
+        name, scale = self._charged(noise_stddev, mechanism, clip_norm)
+        charge = self._empty_charge(name, scale, limit, reserve)
+        with invalid_requests():
+            check_not_collecting(charge, self.collect)
+        parts = layout.parts(charge, values)
         return AskedStep(parts, lambda decisions: layout.put_together(step, parts, decisions))
+
+    def _charged(
+        self, noise_stddev: float | None, mechanism: Any, clip_norm: float | None
+    ) -> tuple[MechanismName, float]:
+        chosen = read_mechanism(noise_stddev, mechanism, clip_norm)
+        return charged_by_norms(chosen, clip_norm, self._policies)
 
     def _empty_charge(
         self,
@@ -304,6 +379,8 @@ class Run:
         clip_norm: float | None,
         reserve: float = 0.0,
     ) -> Charge:
+        if not 0.0 <= reserve < 1.0:
+            raise InvalidRequest(f"reserve is {quoted(reserve)}; it must be at least 0 and below 1")
         return Charge(
             dataset=self.dataset,
             run=self.name,

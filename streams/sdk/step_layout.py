@@ -43,7 +43,13 @@ from streams.records.digests import charge_digest
 from streams.records.packing import pack_norms
 from streams.records.users import UserIds, normal_form
 from streams.sdk.arguments import check_strings, elements_of, read_users
-from streams.sdk.decisions import ChargePart, DecisionArrays, StepDecision
+from streams.sdk.decisions import (
+    ChargePart,
+    CollectedDecision,
+    CollectedUsers,
+    DecisionArrays,
+    StepDecision,
+)
 from streams.sdk.errors import InvalidRequest, invalid_requests
 
 MIN_KEY_BYTES: Final = 16
@@ -240,16 +246,29 @@ class Layout:
         return StepDecision(step, admitted, granted, exhausted, reasons)
 
 
-def lay_out(ids: UserIds, policy: Policy, pseudonyms: Pseudonyms | None = None) -> Layout:
+def collected_by(
+    step: int, decisions: Mapping[int, CollectedUsers], pseudonyms: Pseudonyms | None
+) -> CollectedDecision:
+    """Return the decision over all partitions about a step whose norms were collected."""
+    of_partitions = [decisions[partition] for partition in sorted(decisions)]
+    users = [user for each in of_partitions for user in each.users]
+    if pseudonyms is not None:
+        users = [pseudonyms.user_of(user) for user in users]
+    _, *columns = zip(*of_partitions, strict=True)
+    admitted, granted, exhausted, reasons = map(np.concatenate, columns)
+    return CollectedDecision(step, admitted, granted, exhausted, reasons, users)
+
+
+def place(ids: UserIds, partitions: int, pseudonyms: Pseudonyms | None) -> Layout:
     """Find the partition of each user.
 
     Args:
         ids: the users.
-        policy: the policy of their dataset.
+        partitions: P, the number of partitions.
         pseudonyms: make the users' pseudonyms; None if the log has their ids.
 
     Raises:
-        InvalidRequest: an id appears twice, or is of a kind that the dataset does not have.
+        InvalidRequest: an id appears twice.
     """
     if pseudonyms is None:
         known = _in_normal_form(ids)
@@ -258,11 +277,27 @@ def lay_out(ids: UserIds, policy: Policy, pseudonyms: Pseudonyms | None = None) 
         pseudonyms.check_distinct(ids, known.integers)
     with invalid_requests():
         check_distinct(known)
-        check_kinds(policy, None, known)
-    homes = known.homes(policy.partitions)
+    homes = known.homes(partitions)
     order = np.argsort(homes, kind="stable")
-    bounds = np.searchsorted(homes[order], np.arange(policy.partitions + 1))
+    bounds = np.searchsorted(homes[order], np.arange(partitions + 1))
     return Layout(ids, known, [order[start:stop] for start, stop in pairwise(bounds)])
+
+
+def lay_out(ids: UserIds, policy: Policy, pseudonyms: Pseudonyms | None = None) -> Layout:
+    """Find the partition of each user of a dataset.
+
+    Args:
+        ids: the users.
+        policy: the policy of their dataset.
+        pseudonyms: as those of ``place``.
+
+    Raises:
+        InvalidRequest: an id appears twice, or is of a kind that the dataset does not have.
+    """
+    layout = place(ids, policy.partitions, pseudonyms)
+    with invalid_requests():
+        check_kinds(policy, None, layout.known)
+    return layout
 
 
 class LastLayout:

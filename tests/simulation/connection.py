@@ -76,6 +76,9 @@ class SimulatedConnection(Connection):
             self.may_die()
             self._send(partition, request)
 
+    def _flush(self, deadline: Deadline) -> None:
+        """Do not wait: records may be late or lost."""
+
     def receive(
         self, waiting: PendingRequest, deadline: Deadline
     ) -> dict[int, Answer | RequestRejected]:

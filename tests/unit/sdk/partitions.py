@@ -143,12 +143,13 @@ class Partitions(MemoryConnection):
             self._say(partition, outputs)
 
     def _say(self, partition: int, outputs: Sequence[Output]) -> None:
-        answer = None if outputs[0].channel is Channel.REJECTS else decode_answer(outputs[0].value)
-        if isinstance(answer, Decision | RosterDecision | Enrolled):
-            for heard in self.heard(answer):
-                self.hear(heard)
-        else:
-            super()._answer(partition, outputs)
+        for output in outputs:
+            answer = decode_answer(output.value) if output.channel is Channel.HALTS else None
+            if isinstance(answer, Decision | RosterDecision | Enrolled):
+                for heard in self.heard(answer):
+                    self.hear(heard)
+            else:
+                super()._answer(partition, [output])
 
 
 def fits(decision: Decision) -> bool:

@@ -1,0 +1,81 @@
+"""Norm events: send the norms of users' contributions to a run that collects them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from msgspec import UNSET
+from msgspec.structs import replace
+from numpy.typing import ArrayLike, NDArray
+
+from accounting.exact.argument_checks import whole_number
+from streams.records import NormEvents, encode
+from streams.records.packing import pack_norms
+from streams.records.users import UserIds
+from streams.sdk.arguments import UsersLike, read_norms, read_users
+from streams.sdk.connection import Connection, Deadline
+from streams.sdk.dataset_requests import check_names
+from streams.sdk.errors import invalid_requests
+from streams.sdk.step_layout import place
+
+MAX_EVENTS_BYTES: Final = 900_000
+"""The maximum size of a record: with its signature, brokers take it by default."""
+_HIGHEST: Final = 2**62
+
+
+def norm_events(dataset: str, run: str, step: int, attempt: int | None) -> NormEvents:
+    """Return a record without users, for a step of a run.
+
+    Raises:
+        InvalidRequest: an argument is invalid.
+    """
+    check_names(dataset, run)
+    with invalid_requests():
+        return NormEvents(
+            dataset=dataset,
+            run=run,
+            step=whole_number("step", step, 0, _HIGHEST),
+            attempt=UNSET if attempt is None else whole_number("attempt", attempt, 1, _HIGHEST),
+            users=b"",
+            norms=b"",
+        )
+
+
+def send_norms(
+    connection: Connection,
+    blank: NormEvents,
+    users: UsersLike,
+    norms: ArrayLike,
+    deadline: Deadline,
+) -> None:
+    """Send norms to the partitions of their users, as ``Turnstile.send_norms`` does.
+
+    Args:
+        connection: to the service.
+        blank: the record without users.
+        users: n distinct ids.
+        norms: (n,) one norm per user.
+        deadline: until when the log must have them.
+    """
+    layout = place(read_users(users), connection.partitions, connection.pseudonyms)
+    values, _ = read_norms(norms, len(layout.ids), None)
+    records = {
+        partition: _records(blank, layout.users_of(partition), values[positions])
+        for partition, positions in enumerate(layout.positions)
+    }
+    while together := {p: record for p in records if (record := next(records[p], None))}:
+        connection.post(together, deadline)
+
+
+def _records(blank: NormEvents, users: UserIds, norms: NDArray[np.float64]) -> Iterator[bytes]:
+    """Yield records that are small enough, for users of one partition."""
+    record = encode(replace(blank, users=users.pack(), norms=pack_norms(norms)))
+    if len(record) <= MAX_EVENTS_BYTES:
+        if len(users):
+            yield record
+        return
+    middle = len(users) // 2
+    yield from _records(blank, users[:middle], norms[:middle])
+    yield from _records(blank, users[middle:], norms[middle:])
