@@ -33,6 +33,7 @@ from streams.records.json_outputs import (
     DecisionJson,
     HaltedJson,
     HaltEvent,
+    OdometerJson,
     RosterDecisionJson,
     to_json,
 )
@@ -50,6 +51,7 @@ JSON_FORMS: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
     records.Decision: DecisionJson,
     records.Halted: HaltedJson,
     records.RosterDecision: RosterDecisionJson,
+    records.OdometerRecord: OdometerJson,
 }
 """The outputs whose JSON has lists in place of packed arrays. All other records have one schema."""
 SCHEMAS = RECORDS | {one.__name__: one for one in (*JSON_FORMS.values(), HaltEvent)}

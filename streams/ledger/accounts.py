@@ -116,6 +116,7 @@ class Raised(NamedTuple):
 
     user: User
     bound: list[float]
+    share: float  # of the budget
     order: float | None  # that the user is bound to, if so
 
 
@@ -401,8 +402,10 @@ class Accounts:
             names = self._index.users_at(slots[block][news])
             orders: Iterable[float | None] = repeat(None)
             if order is not None:
-                orders = map(self.policy.orders.__getitem__, order[news].tolist())
-            yield from map(Raised, names, _lists(bounds[news]), orders)
+                order = order[news]
+                orders = map(self.policy.orders.__getitem__, order.tolist())
+            shares = self.rule.shares(bounds[news], order)
+            yield from map(Raised, names, _lists(bounds[news]), shares.tolist(), orders)
 
     def _enrol(self, new_users: UserIds) -> None:
         slots = self._index.add(new_users)

@@ -115,7 +115,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
         **collected,
     )
     odometers = (
-        odometer_output(dataset, risen, place)
+        odometer_output(state.policies[dataset,], risen, place)
         for dataset, raised in outcome.raised
         for risen in raised
     )
@@ -203,7 +203,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
         state.note(changed)
     store_settled(state, budgets.accounts, but=address)
     odometers = [
-        odometer_output(accounts.policy.dataset, bound, place)
+        odometer_output(accounts.policy, bound, place)
         for number, (accounts, risen) in enumerate(
             zip(budgets.accounts, outcome.raised, strict=True)
         )

@@ -29,6 +29,7 @@ from streams.records import (
     Halted,
     NormEvent,
     OdometerRecord,
+    Policy,
     Reason,
     Rejected,
     Rejection,
@@ -243,17 +244,19 @@ def published_halts(halted: UserIds, reasons: NDArray[np.uint8]) -> Users:
     return halted.replace({at: published(halted[at]) for at in erased}).pack()
 
 
-def odometer_output(dataset: str, risen: Raised, place: Place) -> Output:
+def odometer_output(policy: Policy, risen: Raised, place: Place) -> Output:
     """Return the odometer record of a user whose bound rose in a dataset."""
     odometer = OdometerRecord(
-        dataset=dataset,
+        dataset=policy.dataset,
         user=risen.user,
         partition=place.partition,
         offset=place.offset,
         bound=risen.bound,
         order=UNSET if risen.order is None else risen.order,
+        measure=policy.measure,
+        spent_share=risen.share,
     )
-    return Output(Channel.ODOMETER, odometer_key(dataset, risen.user), encode(odometer))
+    return Output(Channel.ODOMETER, odometer_key(policy.dataset, risen.user), encode(odometer))
 
 
 def tombstone_of(dataset: str, user: User, place: Place) -> Output:

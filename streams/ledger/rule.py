@@ -215,6 +215,22 @@ class Rule:
         most = -(-budgets // tick_sizes)
         return self._measure.stated(np.minimum(np.minimum(rows, most) * tick_sizes, budgets))
 
+    def shares(
+        self, bounds: NDArray[np.float64], order: OrderIndex | None = None
+    ) -> NDArray[np.float64]:
+        """Return the largest share of the budget, over the orders, that each bound is, (n,).
+
+        Args:
+            bounds: of ``bounds``.
+            order: the order of each user, if users are bound.
+        """
+        budgets = self._measure.stated(self.terms.units_of(order)[0])
+        shares = bounds / budgets
+        if shares.ndim == 2:
+            shares = shares.max(axis=1)
+        # Not **, which is not rounded alike on every machine.
+        return np.asarray(shares * shares if self._measure.power == 2 else shares)
+
     def cost_table(self, packed: bytes) -> AccountCostTable:
         """Unpack a cost table: units of every level, at every order.
 

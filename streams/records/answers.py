@@ -322,6 +322,11 @@ class OdometerRecord(OfDataset, frozen=True, tag="odometer"):
     Rényi divergence in nats per order (renyi), epsilon (pure-dp), steps (steps)."""
     order: float | UnsetType = UNSET
     """The user's own Rényi order, which the bound is for. With ``per_user_order`` only."""
+    measure: Measure | UnsetType = UNSET
+    """The measure of the dataset's budgets."""
+    spent_share: float | UnsetType = UNSET
+    """The share of the budget that the user has spent at most, 0 to 1: of rho, of mu squared, of
+    epsilon, of the steps, or of the Rényi divergence at the order where it is largest."""
 
     def share(self, policy: Policy) -> float:
         """Return `Policy.spent_share` of the bound: the share of the budget spent at most.

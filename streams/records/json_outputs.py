@@ -114,6 +114,21 @@ class RosterDecisionJson(RosterDecision, frozen=True, kw_only=True, tag="roster-
     """The levels granted at the positions in ``regranted``."""
 
 
+class OdometerJson(answers.OdometerRecord, frozen=True, kw_only=True, tag="odometer"):
+    """An upper bound on what a user has spent. It is published when it rises."""
+
+    unit: Literal["rho", "mu", "nats per order", "epsilon", "steps"] | UnsetType = UNSET
+    """The unit of ``bound``."""
+
+
+UNITS: dict[str, str] = {
+    "zcdp": "rho",
+    "gdp": "mu",
+    "renyi": "nats per order",
+    "pure-dp": "epsilon",
+    "steps": "steps",
+}
+
 _MADE: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
     answers.Answer | answers.OdometerRecord | answers.Rejected
 )
@@ -130,7 +145,7 @@ _PUBLISHED: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
     | answers.Erased
     | answers.AccessSet
     | answers.LogRetired
-    | answers.OdometerRecord
+    | OdometerJson
     | answers.Rejected
 )
 _JSON = msgspec.json.Encoder()
@@ -199,6 +214,8 @@ def _listed(record: Any) -> Any:
             }
             short = _short(**positions, granted=np.frombuffer(record.granted, np.uint8))
             return _changed(RosterDecisionJson, record, **short)
+        case answers.OdometerRecord():
+            return _changed(OdometerJson, record, unit=UNITS.get(record.measure or "", UNSET))
     return record
 
 
@@ -235,6 +252,10 @@ def _packed(record: Any) -> Any:
             }
             granted = _array(record.granted, "u1")
             return _changed(RosterDecision, record, granted=granted, **packed)
+        case OdometerJson():
+            fields = msgspec.structs.asdict(record)
+            del fields["unit"]
+            return answers.OdometerRecord(**fields)
     return record
 
 

@@ -153,4 +153,4 @@ def _last_records(ledger: Ledger) -> Iterator[Output]:
         erased = [int(slot) for dataset, slot in state.erased if dataset == name]
         living = np.delete(slots, erased)
         for raised in accounts.bounds_raised(living, np.ones_like(living)):
-            yield odometer_output(name, raised, place)
+            yield odometer_output(accounts.policy, raised, place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -10,18 +11,22 @@ import msgspec
 import numpy as np
 import pytest
 
+from accounting import MEASURES, StepShape, steps_measure
 from streams.records import (
     BUDGET,
     HALT_REASONS,
     MAX_BUDGETS,
     Decision,
     Halted,
+    OdometerRecord,
+    Policy,
     RosterDecision,
+    decode_answer,
     encode,
     halt_reason,
     tombstone,
 )
-from streams.records.json_outputs import LISTED, HaltEvent, to_json, to_msgpack
+from streams.records.json_outputs import LISTED, UNITS, HaltEvent, to_json, to_msgpack
 from streams.records.packing import pack_bits, pack_norms, pack_positions
 from streams.records.users import UserIds
 from tests.recorded.record import HERE, Recording
@@ -171,3 +176,25 @@ def test_every_reason_has_its_name() -> None:
     assert sorted(names) == sorted(get_args(get_type_hints(HaltEvent)["reason"]))
     assert all(all(reason) for reason in HALT_REASONS.values())
     assert {halt_reason(byte) for byte in range(MAX_BUDGETS)} == {BUDGET}
+
+
+def test_odometer_records_name_measure_unit_and_share() -> None:
+    """Every recorded one says what its policy says."""
+    seen = set()
+    for path in sorted(HERE.glob("*.msgpack")):
+        recording = msgspec.msgpack.decode(path.read_bytes(), type=Recording)
+        policies: dict[str, Policy] = {}
+        for output in chain(*recording.outputs):
+            published = to_json(output.value)
+            record = json.loads(published) if published[:1] == b"{" else {}
+            if record.get("type") == "dataset-created":
+                policies[record["policy"]["dataset"]] = decode_answer(output.value).policy
+            if record.get("type") == "odometer":
+                policy = policies[record["dataset"]]
+                assert (record["measure"], record["unit"]) == (policy.measure, policy.row.unit)
+                odometer = msgspec.msgpack.decode(output.value, type=OdometerRecord)
+                assert record["spent_share"] == odometer.share(policy)
+                seen.add(policy.measure)
+    assert seen >= {"zcdp", "renyi", "gdp"}
+    assert {measure: row.unit for measure, row in MEASURES.items()}.items() <= UNITS.items()
+    assert steps_measure(StepShape(1.0, 1.0)).unit == UNITS["steps"]
