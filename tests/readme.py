@@ -97,11 +97,6 @@ def blocks_of_epochs() -> list[str]:
     return [block for block in blocks() if "clicks.{week}" in block]
 
 
-def blocks_of_a_private_stop() -> list[str]:
-    """A training that a noisy count ends; the tests of the trainers run it."""
-    return [block for block in blocks() if "PrivateStop(" in block]
-
-
 def blocks_of_sampled_training() -> list[str]:
     """A loop over a roster; the tests of the trainers run it."""
     return [block for block in blocks() if "roster" in block]

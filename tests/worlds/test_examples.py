@@ -12,7 +12,7 @@ import pytest
 
 from streams import Turnstile
 from streams.demo.purchases import load_purchases
-from tests.readme import blocks, example, page
+from tests.readme import TOP, example
 from tests.worlds.neighbours import SEED, Fact, Noisy, check_neighbours
 
 pytestmark = pytest.mark.slow
@@ -70,14 +70,14 @@ def test_one_customer_of_a_shop_decides_nothing(name: str) -> None:
     check_neighbours(continual, PURCHASES, BUYERS[name])
 
 
-# --- docs/dp-ftrl.md ------------------------------------------------------------
+# --- examples/dp_ftrl.py --------------------------------------------------------
 
-(WHOLE, _) = blocks(page("dp-ftrl"))
+WHOLE = (TOP / "examples" / "dp_ftrl.py").read_text(encoding="utf-8")
 SETUP, TRAINING = WHOLE.split("\nwith Turnstile", 1)
 
 
 def correlated_noise(data: list[tuple[list[float], float]]) -> Iterator[Fact]:
-    """Train as the page does, on other users; some cohorts have none."""
+    """Train as the example does, on other users; some cohorts have none."""
     names: dict[str, Any] = {}
     exec(SETUP.replace("= 4, 60,", "= 4, 20,"), names)
     features, targets = map(np.array, zip(*data, strict=True))

@@ -1,4 +1,4 @@
-"""The examples of docs/dp-ftrl.md run as shown."""
+"""The example with correlated noise, and the groups of docs/dp-ftrl.md, run as shown."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from streams import Halt, Turnstile
 from streams.sdk.decisions import StepDecision
 from streams.sdk.run import Run
-from tests.readme import TOP, blocks
+from tests.readme import TOP, blocks, page
 
-WHOLE, TURNS = blocks((TOP / "docs" / "dp-ftrl.md").read_text(encoding="utf-8"))
+WHOLE = (TOP / "examples" / "dp_ftrl.py").read_text(encoding="utf-8")
+(TURNS,) = blocks(page("dp-ftrl"))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def trained() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_training_of_the_document_learns(trained: dict[str, Any]) -> None:
+def test_the_training_of_the_example_learns(trained: dict[str, Any]) -> None:
     error = np.linalg.norm(trained["model"] - trained["truth"])
     assert error < 0.6
     assert len(trained["heard"]) == trained["STEPS"]

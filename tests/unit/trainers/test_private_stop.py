@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runpy import run_path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from streams import InvalidRequest, Turnstile
 from streams.trainers import Descent, PrivateSteps, PrivateStop, PrivateTrainer
-from tests.readme import blocks_of_a_private_stop
+from tests.readme import TOP
 
 USERS, STEPS = 400, 60
 NORMS = np.where(np.arange(USERS) < 250, 1.0, 0.1)  # the first 250 can pay for some steps only
@@ -162,10 +163,8 @@ def test_other_users_than_those_who_have_paid_are_refused() -> None:
             steps_of(service, range(1, USERS), stop=stop)
 
 
-def test_the_documented_training_ends_by_its_count() -> None:
-    (block,) = blocks_of_a_private_stop()
-    names: dict[str, Any] = {}
-    exec(block, names)
+def test_the_example_ends_by_its_count() -> None:
+    names = run_path(str(TOP / "examples" / "private_stop.py"))
     (*counts, (step, last)), steps = names["stop"].counted, names["steps"]
     assert steps.stopped
     assert (step + 1, step + 1 < 200) == (steps.step, True)
