@@ -73,7 +73,7 @@ class EventBlock(msgspec.Struct, array_like=True):
     """Some events of a collection, in the order of the log."""
 
     users: list[User]
-    norms: list[float]  # NaN: the user was erased, and the id is 0 or empty
+    norms: list[float]  # NaN: the user was erased, and the id is empty, as no id is
 
     @property
     def size(self) -> int:
@@ -139,13 +139,12 @@ class Collected(Tracked[EventBlock]):
 
     def erase(self, dataset: str, user: User) -> None:
         """Delete the norms of a user that runs of a dataset have collected."""
-        blank: User = "" if isinstance(user, str) else 0
         for step, found in self._steps.items():
             if step[0] == dataset and found.norms.pop(user, None) is not None:
-                found.size += _size_of(blank) - _size_of(user)
+                found.size += _size_of("") - _size_of(user)
                 address = next(each for each in self._blocks(step) if user in self[each].users)
                 at = self[address].users.index(user)
-                self[address].users[at], self[address].norms[at] = blank, math.nan
+                self[address].users[at], self[address].norms[at] = "", math.nan
                 self._extend(address, 0)
 
     def drop(self, run: Address, up_to: int) -> None:

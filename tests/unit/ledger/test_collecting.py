@@ -181,9 +181,9 @@ def test_a_step_that_is_given_up_drops_its_norms():
 def test_an_erased_user_leaves_the_collection():
     """Also one who was never charged, and of whom the dataset knows nothing else."""
     log = CollectingLog(user_ids="mixed")
-    for user in (1, "some name", 3):
+    for user in (1, "some name", 3, 0):
         log.norm(user)
-    for user in (1, "some name"):
+    for user in (1, "some name", 0):
         log.send(Erase(request="t", user=user, dataset="d", hidden=True))
     again = rebuilt(log.changes, 1, 0)
     page = b"".join(filter(None, map(again.state.take_page, again.state.unmerged())))
