@@ -15,6 +15,7 @@ import msgspec
 
 from tests.audit.auditor_access import check_list
 from tests.audit.auditor_accounts import Dataset
+from tests.audit.auditor_collecting import check_collect
 from tests.audit.auditor_erasure import keyed_hash, renamed, spend_the_rest
 from tests.audit.auditor_policies import Policies, Suspended
 from tests.audit.auditor_requests import NOT_GIVEN, POLICY, Rejection, User, read
@@ -45,7 +46,7 @@ class Auditor(Policies):
     ) -> None:
         if partition in self.suspended:
             return
-        place, request = (partition, offset), None
+        place, request, answer = (partition, offset), None, None
         try:
             request = read(value)
             self._check_live(partition, request)
@@ -75,13 +76,20 @@ class Auditor(Policies):
                     if self.chains[partition][2] < 0:
                         raise Suspended
                     raise Rejection("log-changed")
+                case "norm" | "norms":
+                    self.event_rejects[place] = self._collect(partition, request)
+                    self.addresses[place] = self._address(partition, request)
                 case _:
                     answer = self._charge(place, request, witnesses)
-            self.answers[frozen(answer)] = None
+            if answer is not None:
+                self.answers[frozen(answer)] = None
         except Rejection as rejection:
-            self.rejects[place] = str(rejection), value or b""
-            address = self._address(partition, request or rejection.request or {})
-            self.addresses[place] = {**address, "holder": None}
+            request = request or rejection.request or {}
+            address = self._address(partition, request)
+            is_erased = str(rejection) == "user-erased"  # of whom no output names the id
+            self.rejects[place] = str(rejection), b"" if is_erased else value or b""
+            user = request.get("user") if request.get("type") == "norm" and not is_erased else None
+            self.addresses[place] = {**address, "user": user}
             if str(rejection) == "budget-held":
                 self.addresses[place]["holder"] = self._holder(partition, address)
         except Suspended:
@@ -96,7 +104,7 @@ class Auditor(Policies):
         if "policy" in request:
             address["dataset"] = request["policy"]["dataset"]
         run = self.runs[partition].get((address["dataset"], address["run"]))
-        return {**address, "current_attempt": run and run.attempt}
+        return {**address, "current_attempt": run and run.attempt, "holder": None}
 
     def _check_allowed(self, partition: int, request: dict[str, Any]) -> None:
         """Whether who asks may; not of datasets that are not there, nor of creating one."""
@@ -296,10 +304,11 @@ class Auditor(Policies):
         takes_over = request.get("take_over") is True
         if lacking and (not is_new or (any(lacking.values()) and not takes_over)):
             raise Rejection("budget-held")
+        collect = check_collect(chain, request["collect"], run.collect, known)
         self.holders[partition] |= dict.fromkeys(lacking, name)
         if asked is not NOT_GIVEN:
             run.separation = asked
-        run.attempt, run.request = attempt, token
+        run.attempt, run.request, run.collect = attempt, token, collect
         self.runs[partition][name] = run
         return {
             **self._about_run(place, request, run),
@@ -307,6 +316,7 @@ class Auditor(Policies):
             "policy": dataset.policy,
             **({"outer": [dataset.policy for dataset in outer]} if outer else {}),
             **({"min_separation": run.separation} if run.separation else {}),
+            **({"collect": collect} if collect else {}),
         }
 
     def _close(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -374,6 +384,10 @@ class Auditor(Policies):
 
     def _erase_in(self, place: Place, family: list[Dataset], user: User, hidden: bool) -> list[str]:
         names = self.names[place[0]]
+        inside = {dataset.policy["dataset"] for dataset in family}
+        for (name, _), run in self.runs[place[0]].items():
+            for collection in run.collected.values() if name in inside else ():
+                collection.erase(user)
         (known,) = names.known_as([user], family)
         there = [dataset for dataset in family if known in dataset.accounts]
         if known == user and there:
@@ -384,7 +398,6 @@ class Auditor(Policies):
             for dataset in there:
                 dataset.accounts = renamed(dataset.accounts, user, name)
                 self.tombstones[dataset.policy["dataset"], user] = place
-            inside = {dataset.policy["dataset"] for dataset in family}
             for (dataset_name, _), run in self.runs[place[0]].items():
                 if dataset_name in inside:
                     run.rename(user, name)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection
 
-_CHARGES = ("open-run", "close-run", "charge", "enrol", "charge-roster")
+_CHARGES = ("open-run", "close-run", "charge", "norm", "norms", "enrol", "charge-roster")
 _P = 2**255 - 19
 _L = 2**252 + 27742317777372353535851937790883648493
 

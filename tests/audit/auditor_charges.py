@@ -10,7 +10,7 @@ from typing import Any
 from tests.audit.auditor_accounts import Dataset
 from tests.audit.auditor_erasure import published, spend_the_rest
 from tests.audit.auditor_grants import granted_norm
-from tests.audit.auditor_requests import Rejection, User, digest_of, numbers_of
+from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User, digest_of, numbers_of
 from tests.audit.auditor_rosters import (
     ERASED,
     TOO_SOON,
@@ -22,7 +22,7 @@ from tests.audit.auditor_rosters import (
     highest_that_fits,
     parts_of_halted,
 )
-from tests.audit.auditor_state import Held, Place, RunState, home, outermost_of
+from tests.audit.auditor_state import Collection, Held, Place, RunState, home, outermost_of
 from tests.audit.published import frozen
 
 LARGEST_DECISION = 16 * 1024 * 1024
@@ -30,6 +30,9 @@ _MOST_USERS = 2**19
 _MOST_ACCOUNTS = 3 * 2**20
 _MOST_BALANCES = 2**24
 _MOST_ROSTERS = 16
+_MOST_COLLECTED = 2**20
+_MOST_OCTETS = 2**25
+"""The maxima of the norm events of a step."""
 
 
 class Charges(Held):
@@ -51,13 +54,25 @@ class Charges(Held):
             struct.pack("<d", charge["reserve"] or 0.0),  # -0.0 reserves nothing, too
             tuple(users),
             struct.pack(f"<{len(norms)}d", *norms),
+            charge["collected"],
         )
-        if again := _decided_before(run, charge, content, digest_of(charge, users, norms)):
+        digest = digest_of(charge, users, norms)
+        if again := _decided_before(run, charge, content, digest):
             return again
+        _check_collected(run, charge, users)
+        self._check_number(chain, len(users), len(users))
+        collection = None
+        if charge["collected"] is True:
+            if users or norms:
+                raise Rejection("length-mismatch")
+            collection = run.collected.get(charge["step"]) or Collection()
+            users, norms = list(collection.norms), list(collection.norms.values())
+            charge = {**charge, "clip_norm": run.collect["clip_norm"]}
         asked, users = users, self._known_as(partition, users, chain)
-        self._check_number(chain, len(asked), len(asked))
         self._validate(partition, chain, charge, asked, users, norms)
-        if _may_say(users, chain[0].policy["on_exhaustion"]) > LARGEST_DECISION:
+        if collection is not None:
+            check_number(chain, collection)
+        elif _may_say(users, chain[0].policy["on_exhaustion"]) > LARGEST_DECISION:
             raise Rejection("too-large")
         key = charge["dataset"], charge["run"], charge["step"], partition
         too_soon = [
@@ -84,7 +99,7 @@ class Charges(Held):
         decision = {
             **_about_step(place, charge),
             "type": "decision",
-            "digest": digest_of(charge, asked, norms),
+            "digest": digest,
             "users": len(users),
             "admitted": admitted,
             "exhausted": [_is_exhausted(chain, user) for user in users],
@@ -94,6 +109,10 @@ class Charges(Held):
             "reasons": reasons,
             "budgets": _names(chain),
         }
+        if collection is not None:
+            decision["collected"] = [u for u, is_in in zip(users, admitted, strict=True) if is_in]
+            decision["norms"] = [grant for grant in granted if grant is not None]
+        run.collected = {step: c for step, c in run.collected.items() if step > charge["step"]}
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = {**decision, "halted": halted}
         return decision
@@ -112,6 +131,8 @@ class Charges(Held):
     def _enrol(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, _ = place
         chain, run = self._open_to(partition, request)
+        if run.collect:
+            raise Rejection("not-collecting")
         if run.separation:
             raise Rejection("no-rosters")
         clip_norm, users = float(request["clip_norm"]), numbers_of(request["users"], "q")
@@ -160,7 +181,7 @@ class Charges(Held):
             raise Rejection("roster-changed")
         for dataset in chain:
             _check_roster_mechanism(dataset, charge)
-        _check_clipped(chain, charge)
+        check_clipped(chain, charge)
         _check_noise(chain, charge, roster.clip_norm)
         prices = roster.prices_of(charge, [len(dataset.budget) for dataset in chain])
         moved = roster.levels_of(charge)
@@ -230,9 +251,9 @@ class Charges(Held):
         if charge["mechanism"] != "pure-dp" and not 0 < charge["scale"] < math.inf:
             raise Rejection("invalid-mechanism")
         for dataset in counted:
-            _check_mechanism(dataset, charge)
+            check_mechanism(dataset, charge)
         if users:
-            _check_clipped(chain, charge)
+            check_clipped(chain, charge)
         _check_noise(counted, charge, charge["clip_norm"])
         if not all(dataset.has_room_for(asked) for dataset in chain):
             raise Rejection("mixed-users")
@@ -318,6 +339,28 @@ class Charges(Held):
                 self.bound_orders[key] = dataset.orders[account.order]
 
 
+def check_number(chain: Sequence[Dataset], collection: Collection) -> None:
+    """Check the documented maxima of the norm events of a step."""
+    balances = sum(map(_orders, chain))
+    most = min(_MOST_COLLECTED, _MOST_ACCOUNTS // len(chain), _MOST_BALANCES // balances)
+    if collection.events > most or collection.octets > _MOST_OCTETS:
+        raise Rejection("too-many-norms")
+
+
+def _check_collected(run: RunState, charge: Mapping[str, Any], users: Sequence[User]) -> None:
+    """Check that a run may be charged with users who are named, or with those it collected."""
+    collect = run.collect
+    if charge["collected"] is NOT_GIVEN:
+        if collect and users:
+            raise Rejection("not-collecting")
+        return
+    if collect is None:
+        raise Rejection("not-collecting")
+    clip_norm = charge["clip_norm"] in (None, collect["clip_norm"])
+    if not clip_norm or charge["mechanism"] != collect["mechanism"]:
+        raise Rejection("collect-changed")
+
+
 def _names(chain: Sequence[Dataset]) -> list[str]:
     return [dataset.policy["dataset"] for dataset in chain]
 
@@ -345,14 +388,14 @@ def _decided_before(
     return None
 
 
-def _check_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None:
+def check_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None:
     """Whether the measure charges it; sampled steps are charged by cost tables alone."""
     if dataset.measure == "gdp" and charge["mechanism"] != "gaussian":
         raise Rejection("invalid-mechanism")
     _check_unsampled(dataset, charge)
 
 
-def _check_clipped(chain: Sequence[Dataset], charge: Mapping[str, Any]) -> None:
+def check_clipped(chain: Sequence[Dataset], charge: Mapping[str, Any]) -> None:
     """The dataset that is charged says whether norms are clipped, and then they are Gaussian."""
     gaussian = charge["mechanism"] in ("gaussian", "poisson-gaussian")
     if chain[0].policy["on_exhaustion"] == "clip" and not gaussian:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.audit.auditor_accounts import Dataset
-from tests.audit.auditor_charges import Charges
+from tests.audit.auditor_collecting import Collecting
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection
 
 
@@ -14,7 +14,7 @@ class Suspended(Exception):
     """The log is of another number of partitions: nothing more is applied."""
 
 
-class Policies(Charges):
+class Policies(Collecting):
     """Checks the policies of new datasets."""
 
     def _check_policy(self, partition: int, request: dict[str, Any]) -> list[Dataset]:

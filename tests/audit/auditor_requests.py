@@ -85,6 +85,14 @@ def _is_float(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) < 2**1024)
 
 
+def _is_clip_norm(value: Any) -> bool:
+    return _is_float(value) and 0 < value <= _LARGEST_FLOAT
+
+
+def _is_roster_mechanism(value: Any) -> bool:
+    return value in ("gaussian", "laplace", "pure-dp", "poisson-gaussian")
+
+
 NOT_GIVEN = msgspec.UNSET  # it remains itself where it is copied
 
 
@@ -116,6 +124,9 @@ POLICY = {
     ),
 }
 
+COLLECT = {"clip_norm": _is_clip_norm, "mechanism": _is_roster_mechanism}
+"""The terms under which a run collects norm events."""
+
 
 def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
     """What the requests have to be."""
@@ -123,6 +134,11 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
     run = {**shared, "dataset": _is_name, "run": _is_name}
     attempt = _is_integer(1, 2**63 - 1)
     counter = _is_integer(0, 2**53)
+    of_step = {
+        **run,
+        "step": counter,
+        "attempt": lambda value: value is NOT_GIVEN or attempt(value),
+    }
     return {
         "create-dataset": {
             **shared,
@@ -137,6 +153,9 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             "min_separation": lambda value: value is NOT_GIVEN or _is_integer(2, 2**14)(value),
             "confirms": lambda value: value is NOT_GIVEN or _is_token(value),
             "take_over": lambda value: value is NOT_GIVEN or value is True,
+            "collect": lambda value: (
+                value is NOT_GIVEN or (type(value) is dict and fits(value, COLLECT))
+            ),
         },
         "charge": {
             **run,
@@ -148,6 +167,13 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             "scale": _is_float,
             "clip_norm": lambda value: value is None or _is_float(value),
             "reserve": lambda value: _is_float(value) and 0 <= value < 1,
+            "collected": lambda value: value is NOT_GIVEN or value is True,
+        },
+        "norm": {**of_step, "user": _is_user, "norm": _is_float},
+        "norms": {
+            **of_step,
+            "users": _is_packed_or(_is_list(_is_user)),
+            "norms": _is_packed_or(_is_list(_is_float)),
         },
         "close-run": {**run, "attempt": attempt, "request": _is_token},
         "withdraw-dataset": {**shared, "dataset": _is_name, "request": _is_token},
@@ -157,7 +183,7 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             "request": _is_token,
             "first": counter,
             "users": _is_packed_or(_is_list(_is_user)),
-            "clip_norm": lambda value: _is_float(value) and 0 < value <= _LARGEST_FLOAT,
+            "clip_norm": _is_clip_norm,
             "levels": _is_integer(1, 255),
         },
         "charge-roster": {
@@ -169,9 +195,7 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             "units": _is_bytes,
             "positions": _is_bytes,
             "levels": _is_bytes,
-            "mechanism": lambda value: (
-                value in ("gaussian", "laplace", "pure-dp", "poisson-gaussian")
-            ),
+            "mechanism": _is_roster_mechanism,
             "scale": _is_float,
             "sampling_rate": lambda value: _is_float(value) and 0 < value <= 1,
         },
@@ -216,6 +240,7 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
 _RECORDS = _records()
 _PACKED = {
     "charge": {"users": 8, "norms": 8},
+    "norms": {"users": 8, "norms": 8},
     "enrol": {"users": 8},
     "charge-roster": {"units": 8, "positions": 4, "cost_table_digest": 1, "levels": 1},
     "create-dataset": {"log": 1},
@@ -241,6 +266,8 @@ _DEFAULTS = {
     "min_separation": NOT_GIVEN,
     "confirms": NOT_GIVEN,
     "take_over": NOT_GIVEN,
+    "collect": NOT_GIVEN,
+    "collected": NOT_GIVEN,
     "mechanism": "gaussian",
     "scale": 1.0,
     "clip_norm": None,
@@ -250,6 +277,8 @@ _DEFAULTS_OF = {
     "charge-roster": {"units": b"", "positions": b"", "levels": b"", "sampling_rate": 1.0},
     "erase": {"dataset": NOT_GIVEN, "hidden": False},
     "create-dataset": {"log": NOT_GIVEN},
+    "norm": {"attempt": NOT_GIVEN},
+    "norms": {"attempt": NOT_GIVEN},
 }
 """Of one kind of request alone, beside those that all have."""
 
@@ -312,9 +341,9 @@ def _read(value: bytes | None) -> dict[str, Any]:
     if not fits(request, rules, kind):
         raise Rejection("malformed")
     request["type"] = kind
-    names = request.get("users", b"")
-    names = [request["user"]] if kind == "erase" else [] if type(names) is bytes else names
-    if any(type(name) is str and name.startswith("erased:") for name in names):
+    users = [request["user"]] if "user" in request else request.get("users", b"")
+    names = [] if type(users) is bytes or kind == "norms" else users  # its events are read alone
+    if any(map(is_reserved, names)):
         raise Rejection("malformed", request)
     names = [] if kind == "erase" else names
     if is_uneven(request) or not all(map(is_normal, names)):
@@ -346,6 +375,11 @@ def kind_of(user: User) -> type:
     return str if isinstance(user, str) and not user.startswith("erased:i:") else int
 
 
+def is_reserved(user: User) -> bool:
+    """Return whether an id begins like the hash of an erased user."""
+    return type(user) is str and user.startswith("erased:")
+
+
 def is_normal(user: User) -> bool:
     """Whether a name is composed as Unicode 3.2 composes it; what that does not know stands."""
     if type(user) is int:
@@ -370,6 +404,7 @@ def digest_of(charge: Mapping[str, Any], users: list[User], norms: list[float]) 
         (float(charge["scale"]), None if clip_norm is None else float(clip_norm)),
         (packed, len(ids)),
         *((float(charge["reserve"]),) if charge["reserve"] else ()),
+        *(("collected",) if charge["collected"] is True else ()),
     )
     content = msgspec.msgpack.encode(head) + ids + struct.pack(f"<{len(norms)}d", *norms)
     return hashlib.sha256(content).digest()[:16]

@@ -27,6 +27,35 @@ def home(user: User, partitions: int) -> int:
 
 
 @dataclass
+class Collection:
+    """The norms that count for a step, by user, in the order of the log.
+
+    The number of events counts erased users, too, and the octets those of their norms.
+    """
+
+    norms: dict[User, float] = field(default_factory=dict)
+    events: int = 0
+    octets: int = 0
+
+    def add(self, user: User, norm: float) -> None:
+        self.norms[user] = norm
+        self.events += 1
+        self.octets += 8 + octets_of(user)
+
+    def state(self) -> tuple[list[tuple[User, float]], int, int]:
+        """Return the users and norms, and the number of events and octets."""
+        return list(self.norms.items()), self.events, self.octets
+
+    def erase(self, user: User) -> None:
+        if self.norms.pop(user, None) is not None:
+            self.octets -= octets_of(user)
+
+
+def octets_of(user: User) -> int:
+    return len(user.encode()) if isinstance(user, str) else 8
+
+
+@dataclass
 class RunState:
     attempt: int
     request: str
@@ -37,6 +66,8 @@ class RunState:
     roster: Roster | None = None
     separation: int | None = None  # steps from a participation of a user to the next, at least
     took_part: dict[User, int] = field(default_factory=dict)  # the last step of each
+    collect: dict[str, Any] | None = None  # the terms under which it collects norm events
+    collected: dict[int, Collection] = field(default_factory=dict)  # by step
 
     def has_to_wait(self, user: User) -> bool:
         """Whether a user cannot take part in the next step."""
@@ -47,6 +78,7 @@ class RunState:
     def end(self) -> None:
         self.closed, self.content, self.decision, self.roster = True, (), {}, None
         self.separation, self.took_part = None, {}
+        self.collect, self.collected = None, {}
 
     def rename(self, user: User, name: User) -> None:
         """Somebody was erased."""
@@ -65,6 +97,8 @@ class Held:
         self.runs: list[dict[tuple[str, str], RunState]] = [{} for _ in range(partitions)]
         self.answers: dict[tuple[Any, ...], None] = {}
         self.rejects: dict[Place, tuple[str, bytes]] = {}
+        # of records with several norm events: the reason of each, the event, and its user
+        self.event_rejects: dict[Place, list[tuple[str, Any, User | None]]] = {}
         self.addresses: dict[Place, dict[str, Any]] = {}  # what a reject says of its sender
         self.odometers: set[tuple[Any, ...]] = set()
         self.bound_orders: dict[tuple[Any, ...], float] = {}  # of odometer records with an order

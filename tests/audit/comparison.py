@@ -12,13 +12,17 @@ from typing import Any
 import msgspec
 
 from streams.ledger.ledger import Ledger
+from streams.records.json_outputs import to_json
 from tests.audit.auditor import Auditor
 from tests.audit.auditor_access import AccessLists
 from tests.audit.auditor_accounts import UNIT
 from tests.audit.auditor_requests import LARGEST_RECORD, NOT_GIVEN, User
 from tests.audit.log import Log
-from tests.audit.published import frozen, published_answer
-from tests.audit.stored import participations_of, roster_of, state_of
+from tests.audit.published import answers_of, frozen, published_answer
+from tests.audit.stored import collected_of, participations_of, roster_of, state_of
+
+LARGEST_PART = 1_000_000
+"""The maximum size of a decision's part in either form."""
 
 
 def _same(what: str, expected: Iterable[Any], found: Iterable[Any]) -> None:
@@ -58,24 +62,25 @@ def compare_chain(auditor: Auditor, partition: int, chain: tuple[bytes, bytes, i
 def _compare_answers(auditor: Auditor, log: Log) -> None:
     answers = []
     contents: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
-    for partition, _, value in log.records["halts"]:
-        answer = published_answer(value or b"")
+    for _, _, value in log.records["halts"]:
+        _check_size(value or b"")
+    for partition, answer in answers_of(log.records["halts"]):
         assert answer["partition"] == partition
-        whole, content = _frozen_answer(value or b"")
+        whole = frozen(answer)
         answers.append(whole)
         if answer["type"].endswith("decision"):
             key = answer["dataset"], answer["run"], answer["step"], partition
-            contents[key].add(content)
+            contents[key].add(tuple(field for field in whole if field[0] != "attempt"))
     for key, ways in contents.items():
         assert len(ways) == 1, f"{key} was decided in {len(ways)} ways: {ways!r:.2000}"
     _same("answers", auditor.answers, answers)
 
 
 @cache
-def _frozen_answer(value: bytes) -> tuple[Any, Any]:
-    """A record of `halts`, and what of it must be the same when a step is decided again."""
-    answer = published_answer(value)
-    return frozen(answer), frozen({**answer, "attempt": 0})
+def _check_size(value: bytes) -> None:
+    """Check that a decision fits into a record of a broker, unless it is about one user."""
+    if 6 * len(value) > LARGEST_PART and published_answer(value)["type"] == "decision":
+        assert max(len(value), len(to_json(value))) <= LARGEST_PART, "a decision that is too large"
 
 
 def _compare_rejects(auditor: Auditor, log: Log) -> None:
@@ -88,12 +93,19 @@ def _compare_rejects(auditor: Auditor, log: Log) -> None:
         place = partition, reject["offset"]
         if place in auditor.rejects:
             assert reject["record"] == auditor.rejects[place][1][:LARGEST_RECORD]
-            address = auditor.addresses[place]
-            assert {name: reject.get(name) for name in address} == address, (
-                f"the reject of {place} names {reject}, not {address}"
-            )
-        rejects.append((place, reject["reason"]))
-    _same("rejects", [(p, reason) for p, (reason, _) in auditor.rejects.items()], rejects)
+        address = auditor.addresses.get(place, {})
+        assert {name: reject.get(name) for name in address} == address, (
+            f"the reject of {place} names {reject}, not {address}"
+        )
+        event = None
+        if place in auditor.event_rejects:
+            event = frozen(msgspec.msgpack.decode(reject["record"])) if reject["record"] else None
+            event = event, reject.get("user")
+        rejects.append((place, reject["reason"], event))
+    expected = [(place, reason, None) for place, (reason, _) in auditor.rejects.items()]
+    for place, events in auditor.event_rejects.items():
+        expected += [(place, reason, (frozen(event), user)) for reason, event, user in events]
+    _same("rejects", expected, rejects)
 
 
 def _compare_odometers(auditor: Auditor, log: Log) -> None:
@@ -192,6 +204,12 @@ def _compare_state(
         counting = {u: s for u, s in run.took_part.items() if s + run.separation > run.step + 1}
         expected, found = (run.separation, counting), participations_of(ledger, key, known)
         assert found == expected, f"{key} has {found!r:.2000}, not {expected!r:.2000}"
+    collecting = {
+        key: (run.collect, {n: each.state() for n, each in run.collected.items() if each.events})
+        for key, run in runs.items()
+        if run.collect
+    }
+    assert collected_of(ledger) == collecting
     _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.state.datasets)
     summary = ledger.summary()
     _compare_access(auditor.access[partition], ledger)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from streams.ledger.accrual import budgets_of
 from streams.ledger.ledger import Ledger
 from tests.audit.auditor_requests import User, numbers_of
 from tests.audit.auditor_rosters import Roster, prices_in
+from tests.audit.auditor_state import octets_of
 from tests.spending import spent_units
 
 Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
@@ -72,6 +74,21 @@ def participations_of(
             assert not steps.keys() & set(ids), f"{ids} took part before step {step} of {address}"
             steps |= dict.fromkeys(ids, step)
     return separation, steps
+
+
+def collected_of(ledger: Ledger) -> dict[tuple[str, ...], Any]:
+    """The terms of each run that collects norms, and by step the norms, events and octets."""
+    found = {
+        address: ({"clip_norm": terms.clip_norm, "mechanism": terms.mechanism}, {})
+        for address, terms in ledger.state.collecting.items()
+    }
+    blocks = sorted(ledger.state.collected.items(), key=lambda entry: int(entry[0][3]))
+    for (*address, step, _), block in blocks:
+        norms, events, octets = found[*address,][1].get(int(step), ([], 0, 0))
+        norms += [row for row in zip(block.users, block.norms, strict=True) if row[0] != ""]
+        octets += sum(8 + octets_of(user) for user in block.users)
+        found[*address,][1][int(step)] = norms, events + len(block.users), octets
+    return found
 
 
 def unpacked(packed: bytes) -> list[int]:

@@ -36,9 +36,10 @@ class AuditedLog(Log):
         return outputs
 
     def reason(self) -> str | None:
-        """Why the auditor refuses the last record; None if it does not."""
+        """Why the auditor refuses the last record, or its first event; None if it does not."""
         place = self.ledger.state.partition, len(self.records) - 1
-        return self.auditor.rejects.get(place, (None,))[0]
+        first = next(iter(self.auditor.event_rejects.get(place, [])), (None,))
+        return self.auditor.rejects.get(place, first)[0]
 
     def audit(self) -> None:
         """Check state, answers, rejects, odometer records and chain, as written and as loaded."""

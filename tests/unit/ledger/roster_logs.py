@@ -23,7 +23,8 @@ class RosterLog(AuditedLog):
 
     def send(self, record) -> list:
         outputs = super().send(record)
-        assert getattr(answer_of(outputs), "reason", None) == self.reason()
+        reason = getattr(answer_of(outputs), "reason", None) if outputs else None
+        assert reason == self.reason()
         return outputs
 
     def enrol(self, users, first=0, **fields):

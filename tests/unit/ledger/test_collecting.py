@@ -25,7 +25,9 @@ from streams.records import (
 from streams.records.json_outputs import to_json, to_msgpack
 from streams.records.packing import pack_bits, unpack_norms
 from streams.records.users import UserIds, partitions_of
+from tests.audit import auditor_charges
 from tests.keys import allowing
+from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, admitted, answer_of, rebuilt
 
 CLIP = 1.0
@@ -33,7 +35,7 @@ HERE = [int(user) for user in np.flatnonzero(partitions_of(np.arange(100), 2) ==
 THERE = [int(user) for user in np.flatnonzero(partitions_of(np.arange(100), 2) == 1)]
 
 
-class CollectingLog(Log):
+class CollectingLog(AuditedLog):
     """A log with the dataset d and its run r, which collects norms."""
 
     def __init__(self, partitions: int = 1, **policy) -> None:
@@ -87,23 +89,6 @@ def test_collected_norms_are_charged_like_named_users(steps, on_exhaustion, rand
         assert collects.spent() == names.spent()
 
 
-REJECTED = {
-    "of a run that was never opened": ({"run": "unknown"}, Reason.UNKNOWN_RUN),
-    "of a run that collects nothing": ({"run": "named"}, Reason.NOT_COLLECTING),
-    "of an older attempt": ({"attempt": 1}, Reason.OLDER_ATTEMPT),
-    "of an attempt that was never opened": ({"attempt": 3}, Reason.UNKNOWN_RUN),
-    "late": ({"step": 0}, Reason.STEP_DECIDED),
-    "too far ahead": ({"step": 3}, Reason.STEP_OUT_OF_ORDER),
-    "of another partition": ({"user": THERE[0]}, Reason.WRONG_PARTITION),
-    "of an erased user": ({"user": HERE[0]}, Reason.USER_ERASED),
-    "above the clip norm": ({"norm": 1.1}, Reason.NORM_ABOVE_CLIP),
-    "negative": ({"norm": -0.1}, Reason.INVALID_NORM),
-    "of another kind of user": ({"user": "a"}, Reason.MIXED_USERS),
-    "of a reserved id": ({"user": "erased:i:"}, Reason.MALFORMED),
-    "another norm": ({"user": HERE[2], "norm": 0.4}, Reason.NORM_CHANGED),
-}
-
-
 @pytest.fixture
 def log():
     """A run whose step 0 was decided under attempt 2, and whose step 1 has one norm."""
@@ -116,15 +101,6 @@ def log():
     log.send(Erase(request="t", user=HERE[0], dataset="d", hidden=True))
     assert log.norm(HERE[2], step=1) is None
     return log
-
-
-@pytest.mark.parametrize(("fields", "reason"), REJECTED.values(), ids=REJECTED)
-def test_a_bad_event_is_rejected_and_changes_nothing(log, fields, reason):
-    before = log.ledger.state.collected.of(("d", "r", "1"))[0].tolist()
-    rejected = log.norm(**{"user": HERE[3], "step": 1, **fields})
-    assert rejected.reason == reason
-    assert log.ledger.state.collected.of(("d", "r", "1"))[0].tolist() == before
-    assert collected_of(log.decide(1, attempt=2)) == {HERE[2]: 0.5}
 
 
 def test_several_events_in_one_record_are_rejected_alone(log):
@@ -223,9 +199,10 @@ def test_nothing_is_left_of_a_closed_run():
     assert not log.ledger.state.collecting
 
 
-@pytest.mark.parametrize("most", ["MAX_COLLECTED", "MAX_ACCOUNTS", "MAX_BALANCES"])
+@pytest.mark.parametrize("most", ["COLLECTED", "ACCOUNTS", "BALANCES"])
 def test_too_many_norms_cost_the_step_its_decision(monkeypatch, most):
-    monkeypatch.setattr(collecting, most, 3)
+    monkeypatch.setattr(collecting, f"MAX_{most}", 3)
+    monkeypatch.setattr(auditor_charges, f"_MOST_{most}", 3)
     log = CollectingLog()
     assert [log.norm(user) for user in range(3)] == [None] * 3
     assert log.norm(0) is None  # the same event
@@ -240,71 +217,26 @@ def test_too_many_norms_cost_the_step_its_decision(monkeypatch, most):
 
 def test_long_ids_count_towards_the_maximum(monkeypatch):
     monkeypatch.setattr(collecting, "MAX_COLLECTED_BYTES", 100)
+    monkeypatch.setattr(auditor_charges, "_MOST_OCTETS", 100)
     log = CollectingLog(user_ids="string")
     assert log.norm("\u00fc" * 46) is None
     assert log.norm("a").reason == Reason.TOO_MANY_NORMS
 
 
-OPENINGS = {
-    "other terms": ({"collect": CollectTerms(clip_norm=2.0)}, Reason.COLLECT_CHANGED),
-    "the same terms": ({"collect": CollectTerms(clip_norm=CLIP)}, None),
-    "no terms": ({}, None),
-    "a run that names users": (
-        {"run": "named", "collect": CollectTerms(clip_norm=CLIP)},
-        Reason.COLLECT_CHANGED,
-    ),
-    "sampling": (
-        {"run": "new", "collect": CollectTerms(clip_norm=CLIP, mechanism="poisson-gaussian")},
-        Reason.INVALID_MECHANISM,
-    ),
-    "a mechanism that the measure does not charge": (
-        {"run": "new", "dataset": "g", "collect": CollectTerms(clip_norm=1.0, mechanism="laplace")},
-        Reason.INVALID_MECHANISM,
-    ),
-    "ids of the kind that comes first": (
-        {"run": "new", "dataset": "loose", "collect": CollectTerms(clip_norm=CLIP)},
-        Reason.MIXED_USERS,
-    ),
-}
-
-
-@pytest.mark.parametrize(("fields", "reason"), OPENINGS.values(), ids=OPENINGS)
-def test_the_first_opening_fixes_what_a_run_collects(fields, reason):
+@pytest.mark.parametrize("measure", ["zcdp", "gdp"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_the_first_opening_fixes_what_a_run_collects(measure, mechanism):
     log = CollectingLog()
-    log.open(run="named")
-    log.create("g", measure="gdp", user_ids="integer")
-    log.create("loose")
-    answer = log.open(attempt=2 if fields.get("run") != "new" else 1, request="next", **fields)
-    assert getattr(answer, "reason", None) == reason
-    if reason is None:
-        assert answer.collect == CollectTerms(clip_norm=CLIP)
-
-
-CHARGES = {
-    "named users": ({"users": [1], "norms": [0.5]}, Reason.NOT_COLLECTING),
-    "another clip norm": ({"collected": True, "clip_norm": 2.0}, Reason.COLLECT_CHANGED),
-    "another mechanism": ({"collected": True, "mechanism": "laplace"}, Reason.COLLECT_CHANGED),
-    "users beside the collected ones": (
-        {"users": [1], "norms": [0.5], "collected": True},
-        Reason.LENGTH_MISMATCH,
-    ),
-}
-
-
-@pytest.mark.parametrize(("fields", "reason"), CHARGES.values(), ids=CHARGES)
-def test_a_run_that_collects_is_charged_for_what_it_collected(fields, reason):
-    log = CollectingLog()
-    log.norm(1)
-    arrays = {"users": [], "norms": []}
-    charge = {"dataset": "d", "run": "r", "attempt": 1, "step": 0, **arrays, **fields}
-    assert answer_of(log.send(Charge(**charge))).reason == reason
-    assert log.decide().users == 1
-
-
-def test_a_run_without_collect_decides_nothing_collected():
-    log = CollectingLog()
-    log.open(run="named")
-    assert log.decide(run="named").reason == Reason.NOT_COLLECTING
+    log.create("e", measure=measure, user_ids="integer")
+    terms = CollectTerms(clip_norm=CLIP, mechanism=mechanism)
+    opened = log.open("e", collect=terms)
+    if (measure, mechanism) == ("gdp", "laplace"):
+        assert opened.reason == Reason.INVALID_MECHANISM
+        return
+    for attempt, fields in ((2, {}), (3, {"collect": terms})):
+        assert log.open("e", attempt=attempt, request="next", **fields).collect == terms
+    asked = CollectTerms(clip_norm=CLIP, mechanism="pure-dp")
+    assert log.open("e", attempt=4, request="last", collect=asked).reason == Reason.COLLECT_CHANGED
 
 
 def test_unsigned_events_are_rejected_where_a_list_is_set():
