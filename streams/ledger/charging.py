@@ -15,7 +15,15 @@ from msgspec import UNSET
 from accounting.filters.roster_columns import MAX_STEPS
 from streams.ledger.accrual import count_rosters, open_budgets_of, store_settled
 from streams.ledger.budgets import Budgets
-from streams.ledger.collecting import check_not_collecting, collect, with_collected
+from streams.ledger.collecting import (
+    check_charged,
+    check_not_collecting,
+    check_number,
+    collect,
+    most_events,
+    step_of,
+    with_collected,
+)
 from streams.ledger.datasets import check_hold
 from streams.ledger.outputs import (
     Output,
@@ -68,16 +76,19 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
         return decided(charge, stored_decision(run, charge, digest))
     check_next_step(run, charge)
     terms = state.collecting.get(charge.address)
-    charge = with_collected(charge, terms, state.collected, budgets)
+    check_charged(charge, terms)
     count = count_of(charge.users)
-    if charge.collected is UNSET:
-        check_request(count)
+    check_request(count)
     check_balances(count, budgets.orders)
+    if charge.collected is True and terms is not None:
+        charge = with_collected(charge, terms, state.collected)
     held = [(accounts.policy, accounts.first_user) for accounts in budgets.accounts]
     users, norms, mechanism = check_charge(charge, held)
     users = budgets.known_as(users)
     sought = [accounts.seek(users) for accounts in budgets.accounts]
-    if charge.collected is UNSET:
+    if charge.collected is True:
+        check_number(step_of(charge), state.collected, most_events(budgets))
+    else:
         check_decision(users, clips=budgets.clips)
     slots, takes_part, too_soon = sought[0].slots, norms > 0, None
     separation = state.separations.get(charge.address, UNSET)
@@ -104,7 +115,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
         charge,
         place,
         digest=digest,
-        users=count,
+        users=len(users),
         admitted=pack_bits(admitted),
         exhausted=pack_bits(outcome.exhausted),
         halted=published_halts(users.select(np.flatnonzero(~admitted)), outcome.reasons),

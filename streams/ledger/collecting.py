@@ -190,6 +190,11 @@ def _size_of(user: User) -> int:
     return 8 + (len(user.encode()) if isinstance(user, str) else 8)
 
 
+def step_of(request: Charge | NormEvent | NormEvents) -> Address:
+    """Return the address of the norms that are collected for the step of a request."""
+    return (*request.address, str(request.step))
+
+
 def most_events(budgets: Budgets) -> int:
     """Return the maximum number of events of a step, which depends on its budgets alone."""
     orders = budgets.orders
@@ -220,6 +225,7 @@ def terms_of(
         )
         raise Rejection(Reason.COLLECT_CHANGED, detail)
     check_terms(asked)
+    check_covered(MECHANISMS[asked.mechanism](1.0, 1.0), budgets.policies, Measure.covers)
     loose = next((each for each in budgets.policies if each.user_ids == "one-kind"), None)
     if loose is not None:
         detail = (
@@ -227,7 +233,6 @@ def terms_of(
             "would decide about another's: create it with user_ids integer or string"
         )
         raise Rejection(Reason.MIXED_USERS, detail)
-    check_covered(MECHANISMS[asked.mechanism](1.0, 1.0), budgets.policies, Measure.covers)
     return asked
 
 
@@ -251,24 +256,15 @@ def check_not_collecting(request: Charge | Enrol, terms: CollectTerms | None) ->
         raise Rejection(Reason.NOT_COLLECTING, detail)
 
 
-def with_collected(
-    charge: Charge, terms: CollectTerms | None, collected: Collected, budgets: Budgets
-) -> Charge:
-    """Return a charge that names its users and their norms: those that were collected, if asked.
+def check_charged(charge: Charge, terms: CollectTerms | None) -> None:
+    """Check that a run may be charged like this (NOT_COLLECTING or COLLECT_CHANGED).
 
-    Args:
-        charge: the next step of a run.
-        terms: the terms under which the run collects; None if it does not.
-        collected: what the partition has collected.
-        budgets: the budgets that it charges.
-
-    Raises:
-        Rejection: NOT_COLLECTING, COLLECT_CHANGED, LENGTH_MISMATCH or TOO_MANY_NORMS.
+    ``terms`` are those under which the run collects; None if it does not.
     """
     if charge.collected is UNSET:
         if charge.users:
             check_not_collecting(charge, terms)
-        return charge
+        return
     if terms is None:
         raise _not_collecting(charge)
     if charge.mechanism != terms.mechanism or charge.clip_norm not in (None, terms.clip_norm):
@@ -277,16 +273,32 @@ def with_collected(
             f"{terms.clip_norm}, not for {charge.mechanism} and {charge.clip_norm}"
         )
         raise Rejection(Reason.COLLECT_CHANGED, detail)
+
+
+def with_collected(charge: Charge, terms: CollectTerms, collected: Collected) -> Charge:
+    """Return a charge of collected norms with its users and their norms (LENGTH_MISMATCH)."""
     if charge.users or charge.norms:
         detail = "a charge of collected norms names no users and no norms"
         raise Rejection(Reason.LENGTH_MISMATCH, detail)
-    step = (*charge.address, str(charge.step))
-    if collected.is_too_large(step, most := most_events(budgets)):
-        raise Rejection(Reason.TOO_MANY_NORMS, _too_many(charge.step, most))
-    users, norms = collected.of(step)
+    users, norms = collected.of(step_of(charge))
     return msgspec.structs.replace(
         charge, users=users.pack(), norms=pack_norms(norms), clip_norm=terms.clip_norm
     )
+
+
+def check_number(step: Address, collected: Collected, most: int) -> None:
+    """Check that a step has at most so many collected norms, in at most so many bytes.
+
+    Raises:
+        Rejection: TOO_MANY_NORMS.
+    """
+    if collected.is_too_large(step, most):
+        detail = (
+            f"step {step[-1]} has more than the {most} norms or {MAX_COLLECTED_BYTES} bytes that a "
+            "partition collects, so it gets no decision: close the run, and use more partitions or "
+            "several runs with fewer users"
+        )
+        raise Rejection(Reason.TOO_MANY_NORMS, detail)
 
 
 def collect(
@@ -310,17 +322,17 @@ def collect(
     Raises:
         Rejection: for the whole record; nothing has changed.
     """
-    if terms is None:
-        raise _not_collecting(request)
-    if request.step <= run.step:
-        detail = f"step {request.step} was decided, and the norm came too late for it"
-        raise Rejection(Reason.STEP_DECIDED, detail)
     if request.step > run.step + MAX_AHEAD:
         detail = (
             f"step {request.step} is more than {MAX_AHEAD} steps after step {run.step}, the last "
             "one decided"
         )
         raise Rejection(Reason.STEP_OUT_OF_ORDER, detail)
+    if terms is None:
+        raise _not_collecting(request)
+    if request.step <= run.step:
+        detail = f"step {request.step} was decided, and the norm came too late for it"
+        raise Rejection(Reason.STEP_DECIDED, detail)
     if isinstance(request, NormEvent):
         users, norms = UserIds([request.user]), np.array([request.norm])
     else:
@@ -342,7 +354,7 @@ def _collect(
     budgets: Budgets,
     home: tuple[int, int],
 ) -> Iterator[tuple[NormEvent, Rejection]]:
-    step, most = (*request.address, str(request.step)), most_events(budgets)
+    step, most = step_of(request), most_events(budgets)
     are_sound = True
     try:  # all at once: one by one, a record of thousands of users took three times as long
         _check(users, norms, terms, budgets, home)
@@ -361,8 +373,7 @@ def _collect(
                 # The first event above the maximum is stored, so that the charge is rejected.
                 if not collected.is_too_large(step, most):
                     collected.add(step, user, norm)
-                if collected.is_too_large(step, most):
-                    raise Rejection(Reason.TOO_MANY_NORMS, _too_many(request.step, most))
+                check_number(step, collected, most)
         except Rejection as rejection:
             yield _alone(request, user, norm), rejection
 
@@ -396,11 +407,3 @@ def _alone(request: NormEvent | NormEvents, user: User, norm: float) -> NormEven
 def _not_collecting(request: Charge | NormEvent | NormEvents) -> Rejection:
     detail = f"run {request.run!r} collects no norms: open a run with collect"
     return Rejection(Reason.NOT_COLLECTING, detail)
-
-
-def _too_many(step: int, most: int) -> str:
-    return (
-        f"step {step} has more than the {most} norms or {MAX_COLLECTED_BYTES} bytes that a "
-        "partition collects, so it gets no decision: close the run, and use more partitions or "
-        "several runs with fewer users"
-    )

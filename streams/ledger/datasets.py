@@ -179,8 +179,10 @@ def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
     known, separation = state.runs.get(address), state.separations.get(address, UNSET)
     run = opened(known, request)
     asked = separation_of(request, known, run, separation, has_roster=address in state.rosters)
+    taken = holds_to_take(state, budgets, request, known, run)
     terms = terms_of(request, known, state.collecting.get(address), budgets)
-    take_hold(state, budgets, request, known, run)
+    for name in taken:
+        state.holds[name,] = Holder(dataset=request.dataset, run=request.run)
     state.runs[address] = run
     if terms is not None and address not in state.collecting:
         state.collecting[address] = terms
@@ -293,10 +295,10 @@ def check_hold(state: State, budgets: Budgets, address: Address) -> None:
         raise _held(lacking)
 
 
-def take_hold(
+def holds_to_take(
     state: State, budgets: Budgets, request: OpenRun, before: RunState | None, run: RunState
-) -> None:
-    """Give each outermost budget that it charges to a run that is opened, or none.
+) -> list[str]:
+    """Return the outermost budgets that a run takes when it is opened: all that it lacks.
 
     ``before`` is the run before the request, None if it is new, and ``run`` is the run after it.
 
@@ -309,8 +311,7 @@ def take_hold(
     is_free = not any(lacking.values())
     if lacking and not (is_new_attempt and (is_free or request.take_over is True)):
         raise _held(lacking)
-    for name in lacking:
-        state.holds[name,] = Holder(dataset=request.dataset, run=request.run)
+    return list(lacking)
 
 
 def release_holds(state: State, address: Address) -> None:

@@ -415,12 +415,6 @@ class Reason(StrEnum):
     """The step was charged with other content."""
     STEP_OUT_OF_ORDER = "step-out-of-order"
     """The step is neither the last step nor the next one."""
-    NO_ROSTERS = "no-rosters"
-    """A run with a minimum separation has no roster."""
-    UNKNOWN_ROSTER = "unknown-roster"
-    """No user has been enrolled in the run."""
-    ROSTER_CHANGED = "roster-changed"
-    """The roster has other users, another clip norm, another grid or another number of members."""
     NOT_COLLECTING = "not-collecting"
     """The run was opened without ``collect``, so it takes no norm events and decides no collected
     norms. Or it was opened with it, so it has no roster and its charges name no users."""
@@ -428,6 +422,12 @@ class Reason(StrEnum):
     """The run collects norms under other terms, or not at all; the terms never change."""
     STEP_DECIDED = "step-decided"
     """The norm event is late: its step was decided."""
+    NO_ROSTERS = "no-rosters"
+    """A run with a minimum separation has no roster."""
+    UNKNOWN_ROSTER = "unknown-roster"
+    """No user has been enrolled in the run."""
+    ROSTER_CHANGED = "roster-changed"
+    """The roster has other users, another clip norm, another grid or another number of members."""
     TOO_LARGE = "too-large"
     """A fixed maximum is exceeded. A request has at most 524288 users and 8 MiB, a record
     of norm events at most 65536. A step changes at most 3145728 accounts (users x budgets) and

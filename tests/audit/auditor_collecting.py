@@ -20,6 +20,8 @@ from tests.audit.auditor_state import Collection, RunState, home
 
 _STEPS_AHEAD = 2
 """Norms are collected for so many steps after the last one."""
+_MOST_EVENTS = 2**16
+"""The maximum number of norms in one record."""
 
 
 class Collecting(Charges):
@@ -49,6 +51,8 @@ class Collecting(Charges):
             self._count(partition, chain, run, request["step"], request["user"], request["norm"])
             return []
         users, norms = numbers_of(request["users"], "q"), numbers_of(request["norms"], "d")
+        if len(users) > _MOST_EVENTS:
+            raise Rejection("too-large")
         if len(users) != len(norms):
             raise Rejection("length-mismatch")
         rejects: list[tuple[str, dict[str, Any] | None, User | None]] = []

@@ -238,23 +238,23 @@ def holds_not_checked_at_a_charge() -> Patches:
 @mutation
 def budgets_taken_over_unasked() -> Patches:
     """Opening a run takes the budget over from the run that holds it."""
-    real = datasets.take_hold
+    real = datasets.holds_to_take
 
-    def take_hold(state: Any, taken: Any, request: Any, before: Any, run: Any) -> None:
-        real(state, taken, msgspec.structs.replace(request, take_over=True), before, run)
+    def holds_to_take(state: Any, taken: Any, request: Any, before: Any, run: Any) -> Any:
+        return real(state, taken, msgspec.structs.replace(request, take_over=True), before, run)
 
-    yield replaced(datasets, "take_hold", take_hold)
+    yield replaced(datasets, "holds_to_take", holds_to_take)
 
 
 @mutation
 def budgets_taken_over_by_repeated_openings() -> Patches:
     """A repeated opening takes a budget back that another run has taken over."""
-    real = datasets.take_hold
+    real = datasets.holds_to_take
 
-    def take_hold(state: Any, taken: Any, request: Any, _: Any, run: Any) -> None:
-        real(state, taken, request, None, run)
+    def holds_to_take(state: Any, taken: Any, request: Any, _: Any, run: Any) -> Any:
+        return real(state, taken, request, None, run)
 
-    yield replaced(datasets, "take_hold", take_hold)
+    yield replaced(datasets, "holds_to_take", holds_to_take)
 
 
 @mutation

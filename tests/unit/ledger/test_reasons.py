@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
-from streams.ledger import validation
-from streams.records import VERSION, CloseDataset, Reason
+from streams.ledger import collecting, validation
+from streams.records import VERSION, CloseDataset, CollectTerms, Erase, Reason
 from streams.records.digests import NO_TOPIC, cost_table_digest
 from streams.records.users import partitions_of
-from tests.audit import auditor_charges
+from tests.audit import auditor_charges, auditor_collecting
 from tests.keys import allowing, setting, signed
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
-from tests.unit.ledger.test_collecting import CHARGES, OPENINGS, REJECTED
 
 HOMES = partitions_of(np.arange(1000), 2)
 HERE = [int(user) for user in np.flatnonzero(HOMES == 0)]
@@ -32,11 +31,30 @@ LIST, BYTES = allowing(mary="manage"), (bytes,)
 
 @pytest.fixture(scope="module")
 def log():
-    """A dataset whose runs have come to step 0 under attempt 2, with and without a roster."""
+    """A dataset whose runs have come to step 0 under attempt 2, with and without a roster.
+
+    The runs r and full of another dataset have collected norms for step 1, and full too many.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validation, "MAX_CHARGE_USERS", 60)
         patch.setattr(auditor_charges, "_MOST_USERS", 60)
+        patch.setattr(collecting, "MAX_COLLECTED", 2)
+        patch.setattr(auditor_charges, "_MOST_COLLECTED", 2)
+        patch.setattr(collecting, "MAX_EVENTS", 60)
+        patch.setattr(auditor_collecting, "_MOST_EVENTS", 60)
         log = RosterLog(partitions=2)
+        log.create("c", user_ids="integer")
+        for run in ("r", "full", "bare", "closed"):
+            fields = {} if run == "bare" else {"collect": CollectTerms(clip_norm=0.5)}
+            log.open("c", run, attempt=2, min_separation=3, **fields)
+            users = HERE[9:10] if run == "bare" else []
+            log.charge(0, users, [0.1] * len(users), dataset="c", run=run, attempt=2)
+        log.close("c", "closed", attempt=2)
+        log.send(Erase(request="t", user=HERE[9], dataset="c"))
+        for run, number in (("r", 1), ("full", 3)):
+            users, norms = HERE[:number], [0.1] * number
+            about = {"type": "norms", "dataset": "c", "run": run, "step": 1}
+            log.send(msgspec.json.encode({**about, "users": users, "norms": norms}))
         log.create()
         for run in ("r", "bare", "closed"):
             log.open(run=run, attempt=2)
@@ -221,9 +239,15 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
             Reason.NOT_ALLOWED: {"dataset": "guarded"},
             Reason.DATASET_SHARED: {"dataset": "shared"},
             Reason.RUN_CLOSED: {"run": "closed"},
-            Reason.OLDER_ATTEMPT: {"attempt": 1},
-            Reason.SEPARATION_CHANGED: {"attempt": 3, "min_separation": 4},
+            Reason.OLDER_ATTEMPT: {"run": "r", "attempt": 1},
+            Reason.SEPARATION_CHANGED: {"run": "r", "attempt": 3, "min_separation": 4},
             Reason.BUDGET_HELD: {"dataset": "held", "attempt": 3},
+            Reason.COLLECT_CHANGED: {"run": "r", "attempt": 3, "collect": {"clip_norm": 1.0}},
+            Reason.INVALID_MECHANISM: {
+                "run": "new",
+                "collect": {"clip_norm": 1.0, "mechanism": "poisson-gaussian"},
+            },
+            Reason.MIXED_USERS: {"run": "new", "collect": {"clip_norm": 1.0}},
         },
     ),
     "close-run": (
@@ -297,9 +321,82 @@ ABOUT_RUN = {
     Reason.UNKNOWN_RUN: lambda r: r.update(attempt=9),
     Reason.RUN_CLOSED: lambda r: r.update(run="closed"),
     Reason.OLDER_ATTEMPT: lambda r: r.update(attempt=1),
-    Reason.BUDGET_HELD: lambda r: r.update(dataset="held"),
+    Reason.BUDGET_HELD: lambda r: r.update(dataset="held", run="r"),
 }
-OF_ROSTERS: dict[str, tuple[dict[str, Any], dict[Reason, Any]]] = {
+NORMS: dict[Reason, dict[str, Any]] = {
+    Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
+    Reason.MALFORMED: {"discount": 1},
+    Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
+    Reason.NOT_ALLOWED: {"dataset": "guarded"},
+    Reason.DATASET_CLOSED: {"dataset": "ended"},
+    Reason.UNKNOWN_RUN: {"attempt": 9},
+    Reason.RUN_CLOSED: {"run": "closed"},
+    Reason.OLDER_ATTEMPT: {"attempt": 1},
+    Reason.STEP_OUT_OF_ORDER: {"step": 4},
+    Reason.NOT_COLLECTING: {"run": "bare"},
+    Reason.STEP_DECIDED: {"step": 0},
+    Reason.MIXED_USERS: {"user": "a"},
+    Reason.INVALID_NORM: {"norm": -1.0},
+    Reason.NORM_ABOVE_CLIP: {"norm": 0.6},
+    Reason.WRONG_PARTITION: {"user": THERE[0]},
+    Reason.USER_ERASED: {"user": HERE[9]},
+    Reason.NORM_CHANGED: {"user": HERE[0], "norm": 0.2},
+    Reason.TOO_MANY_NORMS: {"run": "full"},
+}
+
+
+def of_event(fields: dict[str, Any]) -> Any:
+    return lambda r: r.update(fields)
+
+
+def of_events(fields: dict[str, Any]) -> Any:
+    """The same of a record with several events, of which there is one."""
+    names = {"user": "users", "norm": "norms"}
+    listed = {names.get(n, n): [v] if n in names else v for n, v in fields.items()}
+    return lambda r: r.update(listed)
+
+
+def by_reason(changes: dict[Reason, Any]) -> dict[Reason, Any]:
+    return {reason: changes[reason] for reason in Reason if reason in changes}
+
+
+OF_RUNS: dict[str, tuple[dict[str, Any], dict[Reason, Any]]] = {
+    "norm": (
+        {"dataset": "c", "step": 1, "user": HERE[7], "norm": 0.1},
+        {reason: of_event(fields) for reason, fields in NORMS.items()},
+    ),
+    "norms": (
+        {"dataset": "c", "step": 1, "users": HERE[7:8], "norms": [0.1]},
+        by_reason(
+            {reason: of_events(fields) for reason, fields in NORMS.items()}
+            | {
+                Reason.TOO_LARGE: lambda r: more(r, HERE[10:75]),
+                Reason.LENGTH_MISMATCH: lambda r: r.update(norms=[*r["norms"], 0.1]),
+            }
+        ),
+    ),
+    "collected": (
+        {
+            "type": "charge",
+            "dataset": "c",
+            "step": 1,
+            "users": [],
+            "norms": [],
+            "scale": 4.0,
+            "collected": True,
+        },
+        {
+            **ABOUT_RUN,
+            Reason.STEP_CONTENT_CHANGED: CHARGE[Reason.STEP_CONTENT_CHANGED],
+            Reason.STEP_OUT_OF_ORDER: CHARGE[Reason.STEP_OUT_OF_ORDER],
+            Reason.NOT_COLLECTING: lambda r: r.update(run="bare"),
+            Reason.COLLECT_CHANGED: lambda r: r.update(clip_norm=0.6),
+            Reason.TOO_LARGE: CHARGE[Reason.TOO_LARGE],
+            Reason.LENGTH_MISMATCH: lambda r: r.update(norms=[*r["norms"], 0.1]),
+            Reason.INVALID_MECHANISM: CHARGE[Reason.INVALID_MECHANISM],
+            Reason.TOO_MANY_NORMS: lambda r: r.update(run="full"),
+        },
+    ),
     "enrol": (
         {
             "request": "t",
@@ -310,6 +407,7 @@ OF_ROSTERS: dict[str, tuple[dict[str, Any], dict[Reason, Any]]] = {
         },
         {
             **ABOUT_RUN,
+            Reason.NOT_COLLECTING: lambda r: r.update(dataset="c", run="r"),
             Reason.NO_ROSTERS: lambda r: r.update(run="separated"),
             Reason.ROSTER_CHANGED: lambda r: r.update(first=7),
             Reason.TOO_LARGE: lambda r: r.update(users=HERE[10:75]),
@@ -341,45 +439,47 @@ OF_ROSTERS: dict[str, tuple[dict[str, Any], dict[Reason, Any]]] = {
         },
     ),
 }
-ROSTER_REASONS = [(kind, reason) for kind, (_, changes) in OF_ROSTERS.items() for reason in changes]
-ROSTER_PAIRS = [
+RUN_REASONS = [(kind, reason) for kind, (_, changes) in OF_RUNS.items() for reason in changes]
+RUN_PAIRS = [
     (kind, *pair)
-    for kind, (_, changes) in OF_ROSTERS.items()
+    for kind, (_, changes) in OF_RUNS.items()
     for pair in combinations(changes, 2)
     if set(pair) not in IMPOSSIBLE
 ]
 
 
-def of_roster(kind: str) -> dict[str, Any]:
+def of_run(kind: str) -> dict[str, Any]:
     about = {"type": kind, "dataset": "d", "run": "r", "attempt": 2}
-    return {**about, **OF_ROSTERS[kind][0]}
+    return {**about, **OF_RUNS[kind][0]}
 
 
-@pytest.mark.parametrize("kind", OF_ROSTERS)
-def test_the_tables_of_rosters_are_in_the_order_of_the_reasons(kind):
-    changes = OF_ROSTERS[kind][1]
+@pytest.mark.parametrize("kind", OF_RUNS)
+def test_the_tables_of_runs_are_in_the_order_of_the_reasons(kind):
+    changes = OF_RUNS[kind][1]
     assert list(changes) == [reason for reason in Reason if reason in changes]
 
 
-@pytest.mark.parametrize(("kind", "reason"), ROSTER_REASONS)
-def test_each_reason_is_given_by_itself_for_rosters(log, kind, reason):
-    record = of_roster(kind)
-    OF_ROSTERS[kind][1][reason](record)
+@pytest.mark.parametrize(("kind", "reason"), RUN_REASONS)
+def test_each_reason_is_given_by_itself_for_runs(log, kind, reason):
+    record = of_run(kind)
+    OF_RUNS[kind][1][reason](record)
     assert reasons(log, record) == (reason, reason)
 
 
-@pytest.mark.parametrize(("kind", "first", "others"), by_the_first(ROSTER_PAIRS))
-def test_of_two_reasons_the_first_is_given_for_rosters(log, kind, first, others):
+@pytest.mark.parametrize(("kind", "first", "others"), by_the_first(RUN_PAIRS))
+def test_of_two_reasons_the_first_is_given_for_runs(log, kind, first, others):
     for second in others:
-        record = of_roster(kind)
+        record = of_run(kind)
         for reason in (second, first):
-            OF_ROSTERS[kind][1][reason](record)
+            OF_RUNS[kind][1][reason](record)
         assert reasons(log, record) == (first, first), second
 
 
 CUT = [
     ("enrol", {"users": bytes(31)}),
     ("enrol", {"users": [1, "e\u0308"]}),
+    ("norm", {"user": "e\u0308"}),
+    ("norms", {"norms": bytes(31)}),
     ("charge-roster", {"units": bytes(31)}),
     ("charge-roster", {"positions": bytes(15), "levels": bytes(3)}),
 ]
@@ -387,16 +487,14 @@ CUT = [
 
 @pytest.mark.parametrize(("kind", "cut"), CUT)
 @pytest.mark.parametrize("second", ABOUT_RUN)
-def test_packed_arrays_and_names_of_rosters_are_looked_at_first(log, kind, cut, second):
-    record = of_roster(kind)
-    OF_ROSTERS[kind][1][second](record)
+def test_packed_arrays_and_names_of_runs_are_looked_at_first(log, kind, cut, second):
+    record = of_run(kind)
+    ABOUT_RUN[second](record)
     record |= cut
     expected = min(second, Reason.MALFORMED, key=list(Reason).index)
     assert reasons(log, record) == (expected, expected)
 
 
 def test_every_reason_is_in_a_table():
-    tables = [CHARGE, *(changes for _, changes in (OTHERS | OF_ROSTERS).values())]
-    of_events = {reason for table in (REJECTED, OPENINGS, CHARGES) for _, reason in table.values()}
-    elsewhere = {Reason.LOG_RETIRED, Reason.TOO_MANY_NORMS, None} | of_events
-    assert {reason for table in tables for reason in table} | elsewhere == {*Reason, None}
+    tables = [CHARGE, *(changes for _, changes in (OTHERS | OF_RUNS).values())]
+    assert {reason for table in tables for reason in table} == {*Reason} - {Reason.LOG_RETIRED}
