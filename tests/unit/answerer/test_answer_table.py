@@ -47,7 +47,7 @@ def test_columns_are_those_of_the_public_records() -> None:
     assert private.isdisjoint(COLUMNS)
 
 
-def test_a_correction_replaces_the_values_of_its_windows_and_keeps_the_answers() -> None:
+def test_a_correction_replaces_the_values_of_its_windows() -> None:
     block = [answer(at, 10.0, provisional_until=moment(2)) for at in range(2)]
     before = list(table_of(*block).rows())
     assert [(row.provisional, row.can_miss_users, row.block_end) for row in before] == [
@@ -105,7 +105,7 @@ def test_a_local_day_on_which_the_clocks_change_is_a_day() -> None:
     assert shown_moment(series.windows[0].start, series.windows[0].end) == "2026-03-29"
 
 
-def test_a_window_without_a_published_key_is_answered_and_has_no_row() -> None:
+def test_a_window_without_a_published_key_has_no_row() -> None:
     empty = answer(1, [], labels=[])
     table = table_of(answer(0, [1.0], labels=["a"]), empty, answer(2, [2.0], labels=["b"]))
     (series,) = table.series()

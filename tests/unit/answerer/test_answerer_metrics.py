@@ -60,9 +60,7 @@ def test_answerer_is_ready_when_it_holds_the_run(clock: SimpleNamespace) -> None
     assert set(problems(watched)) == {0, 1}
 
 
-def test_waiting_events_are_a_problem_but_slow_progress_is_not(
-    clock: SimpleNamespace,
-) -> None:
+def test_waiting_events_are_a_problem_but_slow_progress_is_not(clock: SimpleNamespace) -> None:
     fake = Fake()
     watched = InputHealth(fake)
     fake.state.positions = {0: 10, 1: 3}

@@ -162,10 +162,8 @@ def noise_of(record: AnswerRecord) -> float:
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @given(events=st.lists(EVENT, max_size=50), own=st.lists(EVENT, max_size=60))
 @examples(10)
-def test_two_worlds_differ_by_one_users_budget_in_all_releases_together(
-    policy: dict[str, Any],
-    events: list[tuple[int, int, float]],
-    own: list[tuple[int, int, float]],
+def test_two_worlds_differ_by_one_users_budget_in_all_releases(
+    policy: dict[str, Any], events: list[tuple[int, int, float]], own: list[tuple[int, int, float]]
 ) -> None:
     """The noise is the same in both worlds, so releases differ by the user's contributions."""
     others = [*events, *((time, 8, 2.0) for time in range(120))]

@@ -156,7 +156,7 @@ def test_table_without_a_column_of_the_queries_is_rejected(
     assert repr(column) in str(caught.value)
 
 
-def test_a_column_that_no_json_line_has_is_reported_and_needs_no_acceptance(tmp_path: Path) -> None:
+def test_a_column_of_no_json_line_needs_no_acceptance(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     some = [{key: row[key] for key in ("u", "t")} for row in ROWS]
     jsonl_file(path, [*some, ROWS[0]])
@@ -209,14 +209,14 @@ def test_tables_of_spreadsheets_are_read(content: bytes, opened: Opened) -> None
     assert file.report() == ""
 
 
-def test_numbers_with_decimal_commas_are_read_where_the_file_says_so(opened: Opened) -> None:
+def test_decimal_commas_are_read_where_the_file_says_so(opened: Opened) -> None:
     asked = replace(QUESTIONS, source=structs.replace(QUESTIONS.source, decimal=","))
     file = opened(b"u;t;x;c;n\n1;1970-01-01;2,5;a;1\n2;1970-01-01;1.234,5;a;1\n", query_file=asked)
     assert [one.columns["x"] for one in file.events] == [2.5, "1.234,5"]
     assert file.incomplete == {("spent", "x"): 1}
 
 
-def test_digits_in_a_table_are_the_label_that_is_written_like_them(opened: Opened) -> None:
+def test_digits_in_a_table_are_the_label_written_like_them(opened: Opened) -> None:
     rows = b"u,t,x,c,n\n1,1970-01-01,1,2,1\n1,1970-01-01,1,3,1\n1,1970-01-01,1,4,1\n"
     (query,) = QUESTIONS.queries
     asked = replace(QUESTIONS, queries=(structs.replace(query, labels=("a", 2, "3")),))
@@ -275,7 +275,7 @@ def test_a_cell_of_one_user_costs_the_row_and_nothing_else(
     assert f"{why}: 1" in file.report()
 
 
-def test_open_quote_is_refused_because_rows_of_others_may_follow_it(opened: Opened) -> None:
+def test_open_quote_is_refused_as_rows_of_others_may_follow(opened: Opened) -> None:
     with pytest.raises(UnusableQueries, match="row 3"):
         opened(b"u,t,x,c,n\n" + GOOD + b'9,1970-01-01,1,"a,1\n' + GOOD)
 
@@ -351,7 +351,7 @@ TYPES = {
 
 
 @pytest.mark.parametrize(("column", "values", "wanted"), TYPES.values(), ids=TYPES)
-def test_types_of_parquet_that_are_ids_times_and_numbers_are_read(
+def test_types_of_parquet_for_ids_times_and_numbers_are_read(
     column: str, values: pa.Array, wanted: list[Any], opened: Opened
 ) -> None:
     file = opened(arrow(**{column: values}), ".parquet")

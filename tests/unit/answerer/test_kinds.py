@@ -129,7 +129,7 @@ def test_answers_follow_from_the_noisy_sum() -> None:
         ("variance", float(np.var([-2.0, 0.5, 4.0, 7.5])), [0.3, 0.2, -0.1], (0.0, 5.5**2)),
     ],
 )
-def test_means_and_variances_are_those_of_the_values_and_in_range(
+def test_means_and_variances_are_those_of_the_values(
     kind: str, true: float, no_users: list[float], bounds: tuple[float, float]
 ) -> None:
     asked = query_of(KINDS[kind].replace("each = 2", "each = 100"))
@@ -190,7 +190,7 @@ def test_intervals_of_means_and_variances_hold(values: list[float], stddev: floa
     assert covered(means, float(scaled.mean())) > least
 
 
-def test_a_ratio_has_its_own_bounds_and_conditions_in_each_number() -> None:
+def test_each_number_of_a_ratio_has_its_own_bounds() -> None:
     asked = query_of(
         'kind = "ratio"\nwhere = { c = ["a", "b"] }\n'
         'numerator = { column = "x", where = { c = "a" }, each = 6 }\n'

@@ -102,7 +102,7 @@ def test_another_run_can_start_where_the_error_says(queries: str) -> None:
     assert set(Counter(windows_of(world, "r") + windows_of(world, "s")).values()) == {1}
 
 
-def test_a_run_about_earlier_windows_ends_where_another_run_began() -> None:
+def test_a_run_of_earlier_windows_ends_where_another_began() -> None:
     world = World(parse_queries(run="r", start=20))
     world.events += LATER
     world.live()

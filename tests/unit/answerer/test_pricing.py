@@ -70,7 +70,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     ),
 )
 @examples(20)
-def test_no_user_is_left_out_of_an_answer_that_says_that_none_can_be(
+def test_no_user_is_left_out_before_the_answer_says_so(
     policy: dict[str, Any],
     windows: list[tuple[int, int]],
     noise: float,
@@ -91,9 +91,7 @@ def test_no_user_is_left_out_of_an_answer_that_says_that_none_can_be(
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_exhaustible_since_is_followed_by_exhausted_users(
-    policy: dict[str, Any],
-) -> None:
+def test_exhaustible_since_is_followed_by_exhausted_users(policy: dict[str, Any]) -> None:
     events = [event(0, time, x=2.0) for time in range(160)]
     found = answered(text_of([(4, 4)], "noise = 4.01"), policy, events)
     windows = [answer.start for answer, _ in found]
@@ -144,7 +142,7 @@ def test_corrections_fit_the_smallest_of_all_budgets(around: float) -> None:
     assert spent <= costs.reserve * min(around, 1.0)
 
 
-def test_corrections_are_refused_if_a_budget_around_cannot_be_compared() -> None:
+def test_corrections_need_outer_budgets_that_can_be_compared() -> None:
     turnstile = Turnstile.in_memory(partitions=1)
     turnstile.create_dataset("all", measure="renyi", epsilon=1.0, delta=1e-6, user_ids="integer")
     turnstile.create_dataset("d", measure="zcdp", budget=1.0, user_ids="integer", parents="all")

@@ -51,7 +51,7 @@ def assert_sums(records: list[AnswerRecord]) -> None:
         assert (found.lower, found.upper) == pytest.approx((value - width, value + width))
 
 
-def test_sums_are_those_of_the_published_answers_and_cost_nothing() -> None:
+def test_sums_are_those_of_the_answers_and_cost_nothing() -> None:
     world, plain = world_of(FILE + NOISY), world_of(FILE + NOISY.replace(SUMS, ""))
     world.live()
     plain.live()

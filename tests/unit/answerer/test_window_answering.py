@@ -61,7 +61,7 @@ def assert_whole(world: World, rejects: Set[Reason] = frozenset(), calm: World =
     assert set(world.service.rejects) <= rejects
 
 
-def test_without_kills_every_window_that_has_ended_is_answered_once() -> None:
+def test_every_window_that_has_ended_is_answered_once() -> None:
     assert STEPS == 2 + 4  # windows of 10 ms, and of 8 ms every 4 ms, in 22 ms
     assert len(CALM.topics.answers) == STEPS
     assert_whole(CALM)
@@ -166,9 +166,7 @@ def test_answerer_overtaken_while_opening_takes_the_run_over(before: int, until:
 
 
 @pytest.mark.parametrize(("kept", "forgets"), [(0, True), (0, False), (1, False), (5, False)])
-def test_missing_entries_are_found_before_anything_is_answered_again(
-    kept: int, forgets: bool
-) -> None:
+def test_missing_entries_are_found_before_any_answer(kept: int, forgets: bool) -> None:
     world = World(goes=lambda entry: forgets)
     world.live()
     del world.topics.entries[kept:]
@@ -242,7 +240,7 @@ def test_run_charged_by_another_program_is_not_answered() -> None:
         ({}, "noise = 1e-200"),
     ],
 )
-def test_queries_that_the_dataset_cannot_charge_are_rejected_first(
+def test_queries_that_the_dataset_cannot_charge_are_rejected(
     policy: dict[str, object], text: str
 ) -> None:
     turnstile = Turnstile.in_memory(partitions=1)

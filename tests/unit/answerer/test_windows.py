@@ -20,7 +20,7 @@ def desk_of(text: str, step: int = 0) -> InputState:
     return InputState(asked_of(text), step=step)
 
 
-def test_windows_close_in_the_order_of_their_ends_and_of_the_file() -> None:
+def test_windows_close_in_the_order_of_their_ends() -> None:
     calendar = Calendar(asked_of(FILE + COUNT + SLIDING))
     closing = []
     for _ in range(7):
@@ -104,7 +104,7 @@ def test_event_in_the_future_does_not_move_the_clock() -> None:
 
 
 @pytest.mark.parametrize("time", [1000, 10**12, 2**52])
-def test_event_after_the_public_end_neither_counts_nor_moves_the_clock(time: int) -> None:
+def test_event_after_the_end_neither_counts_nor_moves_the_clock(time: int) -> None:
     state = desk_of(FILE.replace(END, "1970-01-01T00:00:00.035Z") + COUNT + SLIDING)
     state.take(at(0), event(1, time), None)
     assert state.clock(1, {}) is None

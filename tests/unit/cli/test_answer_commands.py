@@ -151,7 +151,7 @@ def test_json_prints_every_record(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line["step"] for line in lines] == [record.step for record in RECORDS]
 
 
-def test_a_reader_that_has_read_enough_ends_the_table_without_an_error(
+def test_a_reader_that_has_read_enough_ends_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def write(_: bytes) -> None:

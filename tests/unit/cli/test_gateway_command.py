@@ -24,10 +24,7 @@ from tests.keys import private_key, public
     ids=["no keys", "no TLS", "no TLS at the proxy", "a private key", "signs itself", "pseudonyms"],
 )
 def test_gateway_does_not_start_without_keys_tls_or_callers(
-    options: str,
-    settings: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    options: str, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, value in settings.items():
         monkeypatch.setenv(f"TURNSTILE_{name}", value)

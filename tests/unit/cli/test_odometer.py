@@ -53,7 +53,7 @@ def test_only_the_budget_has_an_epsilon_with_sampled_levels(
 
 
 @pytest.mark.parametrize("further_steps", [0, 8])
-def test_any_time_epsilon_above_that_of_the_budget_is_explained_once(
+def test_any_time_epsilon_above_the_budget_is_explained_once(
     further_steps: int, turnstile: Turnstile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = turnstile.run("plain", "r", take_over=True)

@@ -75,7 +75,7 @@ def test_json_has_every_field_of_every_kind_of_record(capfd: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("columns", "first"), [(30, ["name", "a"]), (40, ["name", "number", "items"])]
 )
-def test_a_table_that_is_wider_than_the_terminal_is_wrapped_or_blocks(
+def test_a_table_wider_than_the_terminal_is_wrapped_or_blocks(
     columns: int,
     first: list[str],
     capfd: pytest.CaptureFixture[str],

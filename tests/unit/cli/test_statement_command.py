@@ -105,9 +105,7 @@ def test_signed_receipt_is_in_the_statement(path: Path, tmp_path: Path) -> None:
     check_signature(receipt, public)
 
 
-def test_earlier_verification_is_enough_while_the_datasets_are_the_same(
-    path: Path, tmp_path: Path
-) -> None:
+def test_an_earlier_verification_of_the_same_datasets_is_enough(path: Path, tmp_path: Path) -> None:
     receipt = tmp_path / "receipt.json"
     assert on(path, "verify", "--receipt", str(receipt)).code == Exit.OK
     read = state(path, "d", "--verified", str(receipt))

@@ -61,7 +61,7 @@ def test_images_have_versions_and_can_be_given_by_digest() -> None:
         assert re.fullmatch(rf"\$\{{{variable}:-{name}:{version}\}}", image)
 
 
-def test_host_and_containers_are_sent_to_addresses_they_can_reach() -> None:
+def test_host_and_containers_can_reach_their_addresses() -> None:
     advertised, bound = listeners("KAFKA_ADVERTISED_LISTENERS"), listeners("KAFKA_LISTENERS")
     assert advertised["HOST"] == ("localhost", 9092)
     assert f"127.0.0.1:{advertised['HOST'][1]}:{bound['HOST'][1]}" in KAFKA["ports"]
@@ -108,7 +108,7 @@ def test_parts_reach_the_servers_with_settings_of_the_code(name: str) -> None:
         assert (config.partitions, config.replication) == (4, 1)
 
 
-def test_services_have_no_privileges_and_write_to_their_volumes_only() -> None:
+def test_services_have_no_privileges_and_write_to_volumes_only() -> None:
     for service in (REDIS, *PARTS.values()):
         assert service["read_only"] is True
     for part in PARTS.values():

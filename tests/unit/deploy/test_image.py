@@ -179,9 +179,7 @@ def test_container_does_not_run_as_root() -> None:
     assert any(f"--uid {user}" in rest and f"--gid {group}" in rest for rest in arguments("RUN"))
 
 
-def test_command_of_image_and_compose_is_a_command_of_the_package(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_command_of_the_image_is_one_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     entrypoint, command = (json.loads(arguments(word)[-1]) for word in ("ENTRYPOINT", "CMD"))
     assert command == COMPOSE["services"]["worker"]["command"]
     module, _, function = PYPROJECT["project"]["scripts"][entrypoint[0]].partition(":")

@@ -94,7 +94,7 @@ def test_answer_is_the_sum_over_the_admitted() -> None:
     assert answerer.last_charge.decision.admitted.tolist() == [False, True, True]
 
 
-def test_users_without_a_contribution_are_not_sent_and_pay_nothing() -> None:
+def test_users_without_a_contribution_pay_nothing() -> None:
     service, run = in_memory_run(1.0)
     answerer = quiet(run)
     answerer.answer(["a", "b", "c"], [0.0, 1.0, 0.0])
@@ -116,9 +116,7 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
-def test_columns_are_paired_by_position_so_that_nobody_pays_for_another(
-    frame: pd.DataFrame | pl.DataFrame,
-) -> None:
+def test_columns_are_paired_by_position(frame: pd.DataFrame | pl.DataFrame) -> None:
     service, run = in_memory_run(1.0)
     answerer = quiet(run)
     assert answerer.answer(frame["customer"], frame["amount"]).value == 1.75
@@ -137,7 +135,7 @@ def test_who_was_charged_is_told_in_the_caller_s_own_spelling() -> None:
     assert list(answerer.last_charge.users) == ["Zoe\u0308", "Jörg"]
 
 
-def test_contributions_are_clipped_to_clip_norm_before_the_charge() -> None:
+def test_contributions_are_clipped_before_the_charge() -> None:
     service, run = in_memory_run(1.0)
     release = quiet(run, clip_norm=1.0).answer(["a", "b"], [[30.0, 40.0], [0.0, 0.5]], dimension=2)
     assert service.charged() == [{"a": 1.0, "b": pytest.approx(0.5, rel=1e-14)}]
@@ -216,7 +214,7 @@ def test_error_bound_is_that_of_corollary_4_7_and_holds(delta: float, dimension:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_noise_of_answers_is_gaussian_with_the_charged_standard_deviation(seed: int) -> None:
+def test_noise_of_answers_is_gaussian_as_charged(seed: int) -> None:
     noise = np.random.default_rng(seed)
     answerer = QueryAnswerer(run_of(1e4), noise_stddev=3.0, noise=noise)
     errors = np.concatenate(
@@ -260,7 +258,7 @@ def test_sum_does_not_depend_on_the_order_of_users() -> None:
     np.testing.assert_allclose(values[0], math.fsum(rows), atol=1000 * 2.0**-33)
 
 
-def test_contributions_are_rounded_towards_zero_to_the_grid_of_the_noise() -> None:
+def test_contributions_are_rounded_towards_zero() -> None:
     with silence():
         answerer = QueryAnswerer(run_of(10.0), noise_stddev=3.0)
     rows = np.array([[math.pi, -math.e], [1e-30, -1e-30]])

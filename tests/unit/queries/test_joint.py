@@ -80,7 +80,7 @@ def test_invalid_joint_queries_are_rejected_before_the_charge(
 
 @pytest.mark.parametrize("shape", [(), (1,), (12,)])
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
-def test_intervals_hold_for_all_coordinates_together_with_their_confidence(
+def test_intervals_hold_for_all_coordinates_together(
     confidence: float, shape: tuple[int, ...]
 ) -> None:
     release = Release(0, np.full(shape, 7.0), 3.0)

@@ -21,7 +21,7 @@ def answerer_of(budget: float = 1e5, **settings: Any) -> QueryAnswerer:
     return QueryAnswerer(in_memory_run(budget)[1], **given)
 
 
-def test_keys_are_charged_like_a_vector_of_their_contributions_and_values() -> None:
+def test_keys_are_charged_like_a_vector() -> None:
     answerer = answerer_of()
     users = list(range(60))
     rows = [[2.0, 1.5, 2.0, -1.0]] * 59 + [[2.0, 1.5, 0.0, 0.0]]
@@ -60,7 +60,7 @@ BAD: dict[str, tuple[list[list[float]], list[list[int]]]] = {
 
 
 @pytest.mark.parametrize(("rows", "keys"), BAD.values(), ids=BAD)
-def test_rows_that_do_not_fit_their_keys_are_rejected_before_the_charge(
+def test_rows_that_do_not_fit_their_keys_are_rejected(
     rows: list[list[float]], keys: list[list[int]]
 ) -> None:
     answerer = answerer_of(clip_norm=4.0)

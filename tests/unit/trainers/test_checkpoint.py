@@ -64,7 +64,7 @@ Checkpoint(sys.argv[1]).save(("digits", "night-7"), 1, 3, {"model": np.ones(1000
 
 
 @pytest.mark.process
-def test_a_save_removes_the_unfinished_file_of_a_process_that_was_killed(tmp_path: Path) -> None:
+def test_a_save_removes_the_unfinished_file_of_a_killed_process(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "run[1].npz")
     arguments = [sys.executable, "-c", STALLS, str(checkpoint.path)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE) as writer:
@@ -119,7 +119,7 @@ def test_a_file_of_a_later_attempt_or_step_is_not_replaced(
         assert (saved.released, saved.arrays["model"].tolist()) == (4, [1.0, 1.0])
 
 
-def test_another_file_is_refused_rather_than_taken_for_no_checkpoint(tmp_path: Path) -> None:
+def test_another_file_is_not_taken_for_no_checkpoint(tmp_path: Path) -> None:
     path, other = tmp_path / "run.npz", np.array('[9, "digits", "night-7", 1, 1]')
     for arrays in ({"model": np.ones(2)}, {"turnstile": other}):
         np.savez(path, **arrays)

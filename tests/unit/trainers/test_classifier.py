@@ -114,7 +114,7 @@ def test_noise_follows_from_the_budget_of_the_run_and_the_steps() -> None:
     assert service.charges == [(0.5 * wanted, 1.0)] * 3
 
 
-def test_user_with_many_examples_is_charged_and_clipped_once_per_step() -> None:
+def test_user_with_many_examples_is_clipped_once_per_step() -> None:
     rows, labels, _, _ = digits()
     service = FilterService()
     users = [f"user {place % 100}" for place in range(len(rows))]
@@ -183,7 +183,7 @@ def test_invalid_arguments_are_rejected(changes: dict[str, Any]) -> None:
         digits_classifier(steps=2).set_params(**changes).fit(rows, labels)
 
 
-def test_examples_that_are_not_finite_or_of_no_class_count_as_zero() -> None:
+def test_examples_not_finite_or_of_no_class_count_as_zero() -> None:
     rows, labels, _, _ = digits()
     rows, labels = rows[:200].copy(), labels[:200].copy()
     users = np.arange(200) // 2  # of each user, the second example is dropped

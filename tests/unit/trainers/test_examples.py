@@ -26,7 +26,7 @@ def test_users_are_in_the_order_of_their_first_example(ids: object) -> None:
         assert chosen.tolist() == []
 
 
-def test_a_users_examples_are_capped_by_the_users_own_order_alone() -> None:
+def test_a_users_examples_are_capped_by_their_own_order_alone() -> None:
     random = np.random.default_rng(4)
     owners = np.repeat(np.arange(8), [1, 2, 3, 4, 7, 20, 300, 5])
     random.shuffle(owners)

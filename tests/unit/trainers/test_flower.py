@@ -86,7 +86,7 @@ def noise_of(example: Any, seed: int) -> Any:
     return np.array(drawn) * example.GRID
 
 
-def test_a_device_takes_part_until_its_own_filter_denies_and_answers_as_before(
+def test_a_device_takes_part_until_its_own_filter_denies(
     example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local, admissions = LocalFilter(example.RULE), []

@@ -176,7 +176,7 @@ def charged_steps(folder: Path) -> tuple[int, bool]:
         (4, [Death("forward", 2)], [0, 1, 2]),  # before the first checkpoint
     ],
 )
-def test_a_killed_training_releases_the_noisy_sums_of_all_steps_but_those_given_up(
+def test_a_killed_training_releases_all_steps_but_those_given_up(
     lives: Lives, tmp_path: Path, save_every: int, deaths: list[Death], given_up: list[int]
 ) -> None:
     model = lives(tmp_path / "a", *deaths, save_every=save_every)
@@ -233,9 +233,7 @@ def test_the_learning_rate_follows_the_steps_of_the_run(
     assert found == pytest.approx([1e-2 * (1.0 - step / STEPS) for step in steps])
 
 
-def test_a_training_does_not_replace_the_checkpoint_of_another_one(
-    service: Turnstile, tmp_path: Path
-) -> None:
+def test_a_training_keeps_the_checkpoint_of_another_one(service: Turnstile, tmp_path: Path) -> None:
     args = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
     trainer_of(service, tmp_path, args=args).train()
     service.close_run("reviews", "a")

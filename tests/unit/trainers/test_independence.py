@@ -209,13 +209,13 @@ def test_a_gradient_that_depends_on_other_examples_is_refused(
     ],
 )
 @pytest.mark.parametrize("users", [None, np.arange(80) // 2], ids=["one each", "two each"])
-def test_a_gradient_that_depends_on_its_example_alone_is_accepted(
+def test_a_gradient_of_its_example_alone_is_accepted(
     module: Any, loss: Any, examples: Any, users: Any
 ) -> None:
     checked(copy.deepcopy(module), loss, examples, users=users)
 
 
-def test_a_collate_function_that_pads_to_the_longest_example_is_refused() -> None:
+def test_a_collate_function_that_pads_to_the_longest_is_refused() -> None:
     data = torch.utils.data.TensorDataset(WORDS.repeat(20, 1), WORDS.repeat(20, 1))
     changes: dict[str, Any] = {"data_loader": loader_of(data, collate_fn=pads)}
     with pytest.raises(InvalidRequest):
@@ -237,7 +237,7 @@ def test_a_collate_function_that_pads_to_the_longest_example_is_refused() -> Non
 
 
 @pytest.mark.parametrize("loss", [of_words, counted_words])
-def test_examples_that_are_masked_at_random_are_checked_with_one_seed(loss: Any) -> None:
+def test_examples_masked_at_random_are_checked_with_one_seed(loss: Any) -> None:
     data = torch.utils.data.TensorDataset(WORDS.repeat(20, 1), WORDS.repeat(20, 1))
     changes = {"module": Words(), "data_loader": loader_of(data, collate_fn=masked)}
     if loss is of_words:

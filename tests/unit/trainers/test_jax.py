@@ -78,9 +78,7 @@ def test_private_gradient_is_the_clipped_mean_over_users(examples_at_once: int) 
 
 
 @pytest.mark.slow
-def test_what_a_user_adds_is_the_same_whichever_other_users_are_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_user_adds_does_not_depend_on_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit, where all batches have one shape; whether it is so depends on the library."""
     seen: dict[int, np.ndarray] = {}
     add, sizes = OpenStep.add, set()

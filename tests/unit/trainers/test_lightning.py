@@ -72,7 +72,7 @@ class Observer(lightning.Callback):  # type: ignore[misc]
             raise ConnectionAbortedError
 
 
-def test_lightning_trains_as_the_plain_loop_and_charges_each_step_once(
+def test_lightning_trains_as_the_plain_loop(
     example: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batches = 0

@@ -16,7 +16,7 @@ STEPS = 4  # of one training; a budget pays for two trainings
 
 
 @pytest.mark.slow
-def test_a_user_in_more_trainings_than_planned_is_left_out_of_the_next(
+def test_a_user_in_more_trainings_than_planned_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = readme.example("monthly_pytorch")

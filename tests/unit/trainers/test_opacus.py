@@ -61,9 +61,7 @@ def seeded(step: int) -> np.random.Generator:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [linear, convolutional])
-def test_steps_equal_those_of_opacus_with_the_same_batches_and_noise_up_to_rounding(
-    build: Callable[[], Any],
-) -> None:
+def test_steps_equal_those_of_opacus_up_to_rounding(build: Callable[[], Any]) -> None:
     generator = np.random.default_rng()
     with Turnstile.in_memory(partitions=1) as service:
         engine = PrivacyEngine(service, dataset="faces", run="a")

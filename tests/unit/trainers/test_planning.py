@@ -160,7 +160,7 @@ def test_a_parent_budget_limits_the_plan() -> None:
     assert admitted == [50] * STEPS
 
 
-def test_steps_without_admitted_users_release_noise_to_the_planned_end(service: Turnstile) -> None:
+def test_steps_without_admitted_users_release_noise_to_the_end(service: Turnstile) -> None:
     first = steps_of(service, levels="clip_norm")
     train(first, 30)
     first._run.close()
@@ -172,7 +172,7 @@ def test_steps_without_admitted_users_release_noise_to_the_planned_end(service: 
 
 
 @pytest.mark.parametrize("measure", ["gdp", "zcdp", "renyi"])
-def test_a_budget_that_pays_for_no_step_is_refused_whoever_the_users_are(measure: Any) -> None:
+def test_a_budget_that_pays_for_no_step_is_refused(measure: Any) -> None:
     with Turnstile.in_memory(partitions=1) as turnstile:
         turnstile.create_dataset("digits", measure=measure, epsilon=0.01, delta=1e-5)
         changes = {"sampling_rate": 1.0, "steps": None}

@@ -62,7 +62,7 @@ def ended_at(service: Turnstile, steps: PrivateSteps) -> int:
     return steps.step
 
 
-def test_a_training_ends_when_the_noisy_count_is_below_the_threshold() -> None:
+def test_a_training_ends_by_the_first_count_below_the_threshold() -> None:
     """mu = 1 pays for the counts (8 / 25) and for ten steps of norm 1 and noise 4 (10 / 16)."""
     with service_with() as service:
         stop = stop_of(service)

@@ -23,9 +23,7 @@ def product(rows: NDArray, matrix: NDArray) -> NDArray:
 
 
 @pytest.mark.parametrize(("columns", "classes"), SHAPES)
-def test_a_row_is_the_same_with_and_without_another_user_in_the_batch(
-    columns: int, classes: int
-) -> None:
+def test_a_row_is_the_same_without_another_user_in_the_batch(columns: int, classes: int) -> None:
     rows, matrix = example(columns, classes)
     alone = np.concatenate([softmax(product(rows[[place]], matrix)) for place in range(65)])
     for size in range(1, 65):
@@ -34,7 +32,7 @@ def test_a_row_is_the_same_with_and_without_another_user_in_the_batch(
         assert np.array_equal(with_another, alone[: size + 1])
 
 
-def test_entries_are_products_of_rounded_factors_as_exact_numbers() -> None:
+def test_entries_are_exact_products_of_rounded_factors() -> None:
     rows, matrix = example(9, 3, rows=5)
     rows[0], rows[1, 3], matrix[:, 2] = 0.0, 1e12, 2.0**-30
     bits = (53 - (9).bit_length()) // 2

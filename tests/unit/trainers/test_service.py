@@ -52,9 +52,7 @@ def gradients(model: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArr
     return np.asarray(SIZES[positions, None] * [1.0, 0.0])
 
 
-def test_service_admits_the_users_that_a_step_by_step_filter_admits(
-    service: Turnstile,
-) -> None:
+def test_service_admits_the_users_that_a_filter_admits(service: Turnstile) -> None:
     filtered = FilterService(order=ORDER, _rule=RenyiFilter([ORDER], [BUDGET]))
     filtered.spent = RenyiFilter([ORDER], [BUDGET]).initial_state(60)
     pair = [steps_of(service.run("digits", "night-7")), steps_of(filtered.open())]
@@ -77,7 +75,7 @@ class Crash(BaseException):
     """The process ends here."""
 
 
-def test_a_training_can_charge_each_step_while_the_one_before_is_computed(
+def test_a_step_is_charged_while_the_one_before_is_computed(
     service: Turnstile, tmp_path: Path
 ) -> None:
     at_work: list[tuple[int, int]] = []  # the step that is computed, and how many were charged
@@ -142,7 +140,7 @@ class SlowFile(Checkpoint):
 
 
 @pytest.mark.parametrize("sleeps", ["before the service is asked", "before the file is written"])
-def test_a_trainer_that_wakes_up_after_its_successor_releases_nothing(
+def test_a_trainer_that_was_succeeded_releases_nothing(
     service: Turnstile, tmp_path: Path, sleeps: str
 ) -> None:
     path = tmp_path / "run.npz"
@@ -166,9 +164,7 @@ def test_a_trainer_that_wakes_up_after_its_successor_releases_nothing(
     assert Checkpoint(path).released() == 7
 
 
-def test_resumed_trainer_without_a_checkpoint_releases_nothing(
-    service: Turnstile,
-) -> None:
+def test_resumed_trainer_without_a_checkpoint_releases_nothing(service: Turnstile) -> None:
     shown: list[int] = []
     descent = Interrupted(3, lambda: service.run("digits", "night-7"))
     trainer = Trainer(steps_of(service.run("digits", "night-7")), gradients, descent)
@@ -177,9 +173,7 @@ def test_resumed_trainer_without_a_checkpoint_releases_nothing(
     assert shown == [0, 1, 2]
 
 
-def test_unconfirmed_release_is_published_when_training_continues(
-    tmp_path: Path,
-) -> None:
+def test_unconfirmed_release_is_published_after_continuing(tmp_path: Path) -> None:
     lossy = Partitions(3)
     lossy.create("digits", measure="renyi", orders=[ORDER], budget=[BUDGET])
     shown: list[int] = []
@@ -202,9 +196,7 @@ def test_unconfirmed_release_is_published_when_training_continues(
     assert (shown, file.released()) == ([0], 0)
 
 
-def test_observed_levels_apply_one_step_later_when_charging_ahead(
-    service: Turnstile,
-) -> None:
+def test_levels_apply_one_step_later_when_charging_ahead(service: Turnstile) -> None:
     def levels(name: str, ahead: bool) -> list[NDArray[np.float64]]:
         run = service.run("digits", name)
         steps = steps_of(run, steps=8, noise_multiplier=4.0)

@@ -61,7 +61,7 @@ def test_all_users_are_charged_before_any_coin_is_drawn(monkeypatch: pytest.Monk
     assert len(step.positions) < 20
 
 
-def test_release_is_the_sum_of_clipped_gradients_over_the_expected_batch() -> None:
+def test_release_is_the_clipped_sum_over_the_expected_batch() -> None:
     service = FilterService()
     steps = steps_of(service)
     service.levels[:10] = 0.25
@@ -242,9 +242,7 @@ def test_noise_and_rate_may_follow_a_public_schedule() -> None:
 
 
 @pytest.mark.parametrize(("noise", "refuses"), [(0.0015, False), (0.0009, True)])
-def test_whether_noise_is_too_low_for_exact_sums_does_not_follow_the_number_of_users(
-    noise: float, refuses: bool
-) -> None:
+def test_no_number_of_users_decides_whether_noise_is_too_low(noise: float, refuses: bool) -> None:
     refused = []
     for users in (1, 100_000):
         try:

@@ -90,7 +90,7 @@ SCALES = [1.0, 1e-12, 1e-38, 1e30]
 @pytest.mark.parametrize("left_scale", SCALES)
 @pytest.mark.parametrize("right_scale", SCALES)
 @pytest.mark.parametrize("level", [1e-3, 0.37])
-def test_an_outer_product_changes_the_sum_by_no_more_than_the_level(
+def test_an_outer_product_changes_the_sum_by_at_most_the_level(
     left_scale: float, right_scale: float, exponent: int, level: float
 ) -> None:
     rows = outer_of(left_scale, right_scale)
@@ -107,7 +107,7 @@ def test_an_outer_product_changes_the_sum_by_no_more_than_the_level(
             assert norm <= rounded * 1.001 or rounded < 1e-30
 
 
-def test_sums_of_outer_products_are_those_of_clipped_rows_but_for_the_grid() -> None:
+def test_sums_of_outer_products_are_those_of_clipped_rows() -> None:
     rows = outer_of(0.3, 2.0)
     levels = np.linspace(0.1, 1.0, USERS)
     written = np.einsum("ni,nj->nij", rows.left.astype(float), rows.right).reshape(USERS, -1)
@@ -133,7 +133,7 @@ def added(parts: list[Part], limits: NDArray[np.float64], exponent: int, *groups
 @pytest.mark.parametrize("block", [1, 400, 2**20])
 @pytest.mark.parametrize("exponent", [-24, -29, -55])
 @pytest.mark.parametrize("kind", ["float32", "float64", "outer"])
-def test_sums_depend_neither_on_the_order_of_users_nor_on_how_they_come(
+def test_sums_do_not_depend_on_the_order_of_users(
     kind: str, exponent: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sums, "_BLOCK", block)
@@ -181,7 +181,7 @@ def one_by_one(
     block=st.sampled_from([1, 900, 2**17]),
     seed=st.integers(0, 2**32),
 )
-def test_parts_that_are_worked_on_together_are_added_up_as_each_by_itself(
+def test_parts_worked_on_together_are_added_up_as_each_by_itself(
     widths: list[int],
     doubles: set[int],
     users: int,
@@ -276,7 +276,7 @@ def test_empty_batches_and_rows_of_zeros_add_nothing(dtype: type) -> None:
     [((), 255.9, 256.1), ((0,), 0.0624, 0.0626)],
     ids=["plain", "outer"],
 )
-def test_how_a_row_is_rounded_does_not_depend_on_the_levels_of_others(
+def test_rounding_of_a_row_does_not_depend_on_levels_of_others(
     outer: tuple[int, ...], level: float, other: float
 ) -> None:
     """One level is just short enough for float32, and the other is not."""
@@ -299,9 +299,7 @@ def test_subnormal_float32_factors_count_as_zero() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("width", [3, 100, 300])
-def test_the_norm_of_a_row_is_its_own_in_whatever_order_it_is_laid_out(
-    dtype: type, width: int
-) -> None:
+def test_the_norm_of_a_row_is_its_own_in_any_layout(dtype: type, width: int) -> None:
     rows = np.random.default_rng(2).normal(size=(9, width)).astype(dtype)
     limits = np.ones(len(rows))
     norms = ClippedSum(-24).add([rows], limits)
@@ -310,7 +308,7 @@ def test_the_norm_of_a_row_is_its_own_in_whatever_order_it_is_laid_out(
         assert ClippedSum(-24).add([one[np.newaxis]], np.ones(1)) == norm
 
 
-def test_a_norm_over_many_parts_does_not_depend_on_the_other_users() -> None:
+def test_a_norm_over_many_parts_does_not_depend_on_other_users() -> None:
     random = np.random.default_rng(4)
     parts = [
         Outer(*(random.normal(size=(USERS, 5)).astype(np.float32) for _ in range(2)))

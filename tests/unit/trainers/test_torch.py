@@ -239,9 +239,7 @@ class Branches(torch.nn.Module):
 
 @pytest.mark.parametrize("build", [network, Twice, Branches])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_gradients_by_example_are_those_that_opacus_finds_to_the_last_bit(
-    build: Any, reduction: str
-) -> None:
+def test_gradients_by_example_are_those_that_opacus_finds(build: Any, reduction: str) -> None:
     found = []
     for kind in (opacus.GradSampleModule, ghost.PrivateModule):
         module = kind(build(), loss_reduction=reduction)
@@ -335,7 +333,7 @@ def contributions(
 
 
 @pytest.mark.parametrize(("examples_each", "outer"), [(1, False), (1, True), (3, False)], ids=str)
-def test_contribution_does_not_depend_on_other_users_in_the_batch(
+def test_contribution_does_not_depend_on_others_in_the_batch(
     monkeypatch: pytest.MonkeyPatch, examples_each: int, outer: bool
 ) -> None:
     """Bit for bit, where all batches have one shape; whether it is so depends on the library."""
@@ -437,9 +435,7 @@ def test_numpy_continues_with_the_bit_generator_that_it_had(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("ends_first", [0, 1])
-def test_two_trainings_in_turns_hide_their_masks_and_restore_the_generators(
-    ends_first: int,
-) -> None:
+def test_two_trainings_in_turns_restore_the_generators(ends_first: int) -> None:
     seed_everything()
     undisturbed = drawn_afterwards()
     masks = []
@@ -534,9 +530,7 @@ def test_statement_has_what_a_model_card_needs(service: Turnstile) -> None:
 
 
 @pytest.mark.slow
-def test_by_default_steps_are_counted_with_the_noise_of_the_tightest_accountant(
-    service: Turnstile,
-) -> None:
+def test_by_default_steps_are_counted_with_the_tightest_noise(service: Turnstile) -> None:
     from opacus.accountants.utils import get_noise_multiplier
 
     engine, made = with_epsilon(service, measure="steps", epochs=3)
@@ -672,7 +666,7 @@ def test_what_only_opacus_has_is_refused(service: Turnstile) -> None:
         PrivacyEngine(service, dataset="faces", run="a", secure_mode=True)
 
 
-def test_the_optimizer_shows_its_noise_and_clip_norm_and_keeps_them(service: Turnstile) -> None:
+def test_the_optimizer_keeps_its_noise_and_clip_norm(service: Turnstile) -> None:
     engine, (_, optimizer, _) = with_epsilon(service, max_grad_norm=0.5)
     noise = engine.statement()["noise_multiplier"]
     assert (optimizer.noise_multiplier, optimizer.max_grad_norm) == (noise, 0.5)
@@ -688,7 +682,7 @@ def test_the_optimizer_shows_its_noise_and_clip_norm_and_keeps_them(service: Tur
     assert (optimizer.noise_multiplier, optimizer.max_grad_norm) == (noise, 0.5)
 
 
-def test_a_scaler_of_gradients_is_refused_and_the_step_can_be_repeated() -> None:
+def test_a_scaler_of_gradients_is_refused() -> None:
     service = FilterService()
     module, optimizer, loader = made(service)
     scaler = torch.amp.GradScaler("cpu")
@@ -701,7 +695,7 @@ def test_a_scaler_of_gradients_is_refused_and_the_step_can_be_repeated() -> None
     assert len(service.charges) == 1
 
 
-def test_make_private_needs_a_dataset_whose_budget_pays_for_the_plan(service: Turnstile) -> None:
+def test_make_private_needs_a_budget_that_pays_for_the_plan(service: Turnstile) -> None:
     module = network()
     arguments: dict[str, Any] = {
         "module": module,
@@ -791,7 +785,7 @@ def by_column(examples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @WORKERS
-def test_batches_are_put_together_as_the_loader_of_the_caller_does(workers: int) -> None:
+def test_batches_are_collated_as_the_loader_of_the_caller_does(workers: int) -> None:
     moved = []
     for loader in (
         loader_of(),

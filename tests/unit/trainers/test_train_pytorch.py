@@ -48,7 +48,7 @@ def train(folder: Path, kill_after: int | None) -> tuple[int, list[int]]:
         return process.wait(), saved
 
 
-def test_a_killed_training_continues_and_every_step_is_charged_once(
+def test_a_killed_training_charges_every_step_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     codes, saved = zip(*(train(tmp_path, count) for count in (3, 3, None)), strict=True)

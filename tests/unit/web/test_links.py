@@ -44,7 +44,7 @@ def test_a_link_is_of_one_key_and_one_service() -> None:
             LinkKeys(key, service).read(KEYS.sign(ADA), 0.0)
 
 
-def test_a_link_of_an_older_key_counts_until_the_key_is_taken_away() -> None:
+def test_a_link_of_an_older_key_counts_until_the_key_is_removed() -> None:
     before, both, after = (LinkKeys(k, "p.") for k in (KEY, f"{OTHER}\n{KEY}", OTHER))
     old, new = before.sign(ADA), both.sign(ADA)
     assert both.read(old, 0.0) == both.read(new, 0.0) == after.read(new, 0.0) == ADA

@@ -68,7 +68,7 @@ def told(reader: Reader, *datasets: str, **claimed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi"])
-def test_the_epsilon_of_a_spend_and_that_of_the_budget_are_both_shown(measure: str) -> None:
+def test_the_epsilons_of_a_spend_and_of_the_budget_are_shown(measure: str) -> None:
     dataset = policy("d", measure=measure, sampled_levels=False)
     at = 3 if measure == "renyi" else None
     account = Account((spent(dataset, 0.25, at), spent(dataset, 1.0, at)))
@@ -91,7 +91,7 @@ def test_the_epsilon_of_a_spend_and_that_of_the_budget_are_both_shown(measure: s
         ("renyi", [64.0, 128.0]),
     ],
 )
-def test_only_the_budget_has_an_epsilon_if_levels_may_follow_samples(
+def test_only_the_budget_has_an_epsilon_if_levels_are_sampled(
     measure: str, orders: list[float] | None
 ) -> None:
     dataset = policy("d", measure=measure, orders=orders, sampled_levels=True)
@@ -145,7 +145,7 @@ def episode(dataset: str = "d", *, exhausted: bool = False) -> Episode:
     return Episode(dataset, "r", 1, 2, 10.0, 20.0, 2, False, "budget", exhausted, "d")
 
 
-def test_only_the_datasets_of_the_link_are_shown_and_all_if_it_names_none() -> None:
+def test_only_the_datasets_of_the_link_are_shown() -> None:
     policies = {name: policy(name) for name in ("a", "b", "c", "e")}
     known = {name: Account((spent(policies[name], 0.5),)) for name in ("a", "b")}
     records = Reader(policies, known, [episode("c")])
@@ -153,7 +153,7 @@ def test_only_the_datasets_of_the_link_are_shown_and_all_if_it_names_none() -> N
         assert [one["dataset"] for one in told(records, *datasets)["datasets"]] == shown
 
 
-def test_an_id_that_is_somebody_else_in_a_dataset_is_shown_nothing_of_it() -> None:
+def test_an_id_of_another_user_in_a_dataset_is_shown_nothing() -> None:
     key, other = "0" * 16, "1" * 16
     policies = {
         "ids": policy("ids"),
@@ -199,7 +199,7 @@ def test_nothing_is_told_while_not_everything_is_known(is_full: bool, state: str
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi"])
-def test_who_has_no_odometer_is_told_the_first_tick_and_never_nothing(measure: str) -> None:
+def test_a_user_without_odometer_is_told_the_first_tick(measure: str) -> None:
     dataset = policy("d", measure=measure, sampled_levels=False)
     (shown,) = told(Reader({"d": dataset}), "d")["datasets"]
     assert shown["points"] == []

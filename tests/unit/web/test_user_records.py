@@ -247,7 +247,7 @@ def test_no_halt_is_missing_after_each_partition_has_begun(database: RecordDatab
     assert database.halts_since == 300.0
 
 
-def test_a_user_learns_that_kafka_does_not_answer_before_anything_was_read() -> None:
+def test_a_user_learns_that_kafka_does_not_answer() -> None:
     config = Config(kafka=f"127.0.0.1:{free_ports(1)[0]}", timeout=0.1)
     with closing(RecordReader(config, ROOM)) as reader:
         reader.start()
