@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -25,7 +23,7 @@ from streams.sdk.arguments import price
 from streams.store.layout import pack_change
 from tests.recorded.record import HERE, Recording
 from tests.spending import spent_units
-from tests.unit.replay.service import TOPIC, Archived, new_service, used
+from tests.unit.replay.service import TOPIC, Archived, Tamper, new_service, used
 
 
 @pytest.fixture(scope="module")
@@ -68,106 +66,70 @@ def test_untouched_service_fits(archived: Archived) -> None:
     assert {(part.next, part.next) for part in result.partitions} <= set(ends)
 
 
-@dataclass(frozen=True)
-class Forgery:
-    check: Check
-    tamper: Callable[[Archived], object]
-    given: tuple[bool, bool]  # whether the finding has an expected and a found value
-    about: dict[str, Any]
+def copied(archived: Archived, kind: str, key: bytes, **fields: Any) -> None:
+    """Append a copy of the last HALT record of a kind, with other fields, under a key."""
+    content, _ = archived.change("halts", kind)
+    archived.append("halts", 0, msgspec.msgpack.encode({**content, **fields}), key)
 
 
+def rekeyed(archived: Archived) -> None:
+    records = archived.topics["halts", 0]
+    records[-3] = records[-3]._replace(key=b"elsewhere")
+
+
+HELD = {"hold:d": encode(Holder(dataset="d", run="forged"))}
 BOTH, LOST, FOREIGN, NEITHER = (True, True), (True, False), (False, True), (False, False)
-
-
-def forged(
-    check: str,
-    tamper: Callable[[Archived], object],
-    given: tuple[bool, bool],
-    **about: Any,
-) -> Forgery:
-    return Forgery(Check(check), tamper, given, about)
-
-
-FORGERIES = {
-    "a decision that admits another user": forged(
-        "halts",
-        lambda a: a.change("halts", "decision", admitted=b"\xff" * 3),
-        BOTH,
-        run="names",
-        step=0,
+FORGERIES: dict[str, tuple[str, tuple[bool, bool], Tamper, dict[str, Any]]] = {
+    # the check that finds it, whether it has an expected and a found value, the change, about what
+    "a decision that admits another user": (
+        *("halts", BOTH, lambda a: a.change("halts", "decision", admitted=b"\xff" * 3)),
+        {"run": "names", "step": 0},
     ),
-    "a second decision beside the first": forged(
-        "halts",
-        lambda a: a.append(
-            "halts",
-            0,
-            msgspec.msgpack.encode(
-                {**a.change("halts", "roster-decision")[0], "regranted": bytes(5)}
-            ),
-            b"n",
-        ),
-        BOTH,
-        run="n",
+    "a second decision beside the first": (
+        *("halts", BOTH, lambda a: copied(a, "roster-decision", b"n", regranted=bytes(5))),
+        {"run": "n"},
     ),
-    "a decision lost": forged(
-        "halts", lambda a: a.drop("halts", "roster-decision"), LOST, run="n", step=4
+    "a decision lost": (
+        *("halts", LOST, lambda a: a.drop("halts", "roster-decision")),
+        {"run": "n", "step": 4},
     ),
-    "a HALT lost": forged("halts", lambda a: a.drop("halts", "halted"), LOST, run="n"),
-    "a decision under another key": forged(
-        "halts",
-        lambda a: a.topics["halts", 0].__setitem__(
-            -3, a.topics["halts", 0][-3]._replace(key=b"elsewhere")
-        ),
-        BOTH,
-        run="names",
+    "a HALT lost": ("halts", LOST, lambda a: a.drop("halts", "halted"), {"run": "n"}),
+    "a decision under another key": ("halts", BOTH, rekeyed, {"run": "names"}),
+    "a decision of a run that never was": (
+        *("halts", FOREIGN, lambda a: copied(a, "decision", b"forged", run="forged")),
+        {"run": "forged"},
     ),
-    "a decision of a run that never was": forged(
-        "halts",
-        lambda a: a.append(
-            "halts",
-            0,
-            msgspec.msgpack.encode({**a.change("halts", "decision")[0], "run": "forged"}),
-            b"forged",
-        ),
-        FOREIGN,
-        run="forged",
+    "bytes that no worker can have written": (
+        *("halts", FOREIGN, lambda a: a.append("halts", 0, b"\xc1", b"r")),
+        {},
     ),
-    "what no worker can have written": forged(
-        "halts", lambda a: a.append("halts", 0, b"\xc1", b"r"), FOREIGN
+    "a reject for another reason": (
+        *("rejects", BOTH, lambda a: a.change("rejects", "rejected", reason="too-large")),
+        {},
     ),
-    "a reject for another reason": forged(
-        "rejects", lambda a: a.change("rejects", "rejected", reason="too-large"), BOTH
+    "a reject lost": ("rejects", LOST, lambda a: a.drop("rejects", "rejected"), {}),
+    "an odometer that was lowered": (
+        *("odometer", FOREIGN, lambda a: a.change("odometer", "odometer", bound=[0.0])),
+        {},
     ),
-    "a reject lost": forged("rejects", lambda a: a.drop("rejects", "rejected"), LOST),
-    "an odometer that was lowered": forged(
-        "odometer", lambda a: a.change("odometer", "odometer", bound=[0.0]), FOREIGN
+    "a policy that Redis has changed": (
+        *("state", BOTH, lambda a: change_state(a, {"policy:d": policy_of(a)})),
+        {"dataset": "d"},
     ),
-    "a policy that Redis has changed": forged(
-        "state", lambda a: change_state(a, {"policy:d": policy_of(a)}), BOTH, dataset="d"
+    "a run that Redis has set back": (
+        *("state", LOST, lambda a: change_state(a, {"run:d/r": b"\xc0"})),
+        {"dataset": "d", "run": "r"},
     ),
-    "a run that Redis has set back": forged(
-        "state", lambda a: change_state(a, {"run:d/r": b"\xc0"}), LOST, dataset="d", run="r"
+    "a budget that Redis has another run hold": (
+        *("state", FOREIGN, lambda a: change_state(a, HELD)),
+        {"dataset": "d"},
     ),
-    "a budget that Redis has another run hold": forged(
-        "state",
-        lambda a: change_state(a, {"hold:d": encode(Holder(dataset="d", run="forged"))}),
-        FOREIGN,
-        dataset="d",
-    ),
-    "a unit less spent": forged("state", lambda a: spend(a, -1), BOTH, dataset="d"),
-    "a unit more spent": forged("state", lambda a: spend(a, 1), BOTH, dataset="d"),
-    "another head of the chain": forged(
-        "state", lambda a: a.kept[0].fields.update(head="00" * 32), BOTH
-    ),
-    "a state of another topic": forged(
-        "state", lambda a: a.kept[0].fields.update(topic="00" * 16), BOTH
-    ),
-    "a change that is gone": forged("state", lambda a: a.kept[0].changes.pop(1), NEITHER),
-    "a state beyond the log": forged(
-        "state",
-        lambda a: a.topics["norms", 0].pop(),
-        BOTH,
-    ),
+    "a unit less spent": ("state", BOTH, lambda a: spend(a, -1), {"dataset": "d"}),
+    "a unit more spent": ("state", BOTH, lambda a: spend(a, 1), {"dataset": "d"}),
+    "another head": ("state", BOTH, lambda a: a.kept[0].fields.update(head="00" * 32), {}),
+    "another topic": ("state", BOTH, lambda a: a.kept[0].fields.update(topic="00" * 16), {}),
+    "a change that is gone": ("state", NEITHER, lambda a: a.kept[0].changes.pop(1), {}),
+    "a state beyond the log": ("state", BOTH, lambda a: a.topics["norms", 0].pop(), {}),
 }
 
 
@@ -191,19 +153,19 @@ def spend(archived: Archived, units: int) -> None:
     change_state(archived, {}, AccountDelta("d", b"", len(accounts), [row]))
 
 
-@pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
-def test_forgery_is_found(archived: Archived, forgery: Forgery) -> None:
-    forgery.tamper(archived)
+@pytest.mark.parametrize(("check", "given", "tamper", "about"), FORGERIES.values(), ids=FORGERIES)
+def test_forgery_is_found(
+    archived: Archived, check: str, given: tuple[bool, bool], tamper: Tamper, about: dict[str, Any]
+) -> None:
+    tamper(archived)
     result = verified(archived)
     assert not result.fits
-    found = [
-        finding
+    assert any(
+        finding.check == check
+        and given == (finding.expected is not None, finding.found is not None)
+        and about.items() <= finding.about.items()
         for finding in result.findings
-        if finding.check is forgery.check
-        and forgery.given == (finding.expected is not None, finding.found is not None)
-        and forgery.about.items() <= finding.about.items()
-    ]
-    assert found, result.findings
+    ), result.findings
     assert {finding.partition for finding in result.findings} == {0}
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from streams.sdk.errors import (
     DecisionTimeout,
-    Fenced,
     ReleaseUnknown,
     StepContentChanged,
     Unusable,
@@ -22,18 +21,6 @@ from tests.unit.sdk.test_run import NORMS, USERS, assert_charged, opened
 
 def ahead(run: Run, norms: Any = NORMS) -> Any:
     return run.charge_ahead(USERS, norms, noise_stddev=4.0)
-
-
-def test_decision_equals_that_of_charge() -> None:
-    decided = []
-    for charge in (Run.charge, lambda *given, **how: Run.charge_ahead(*given, **how).decision()):
-        _, run = opened()
-        decided.append([charge(run, USERS, NORMS, noise_stddev=2.0) for _ in range(6)])
-        assert run.step == 6
-    for one, other in zip(*decided, strict=True):
-        for field in ("step", "admitted", "granted", "exhausted"):
-            np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
-    assert not decided[0][-1].admitted.all()
 
 
 def test_granted_norms_are_those_that_were_sent() -> None:
@@ -77,18 +64,6 @@ def test_decision_can_be_repeated_after_a_timeout(reached: set[int]) -> None:
     assert sent.decision().step == 0
     assert_charged(service, times=1)
     assert service.rejects == []
-
-
-def test_fenced_run_fails_at_the_decision() -> None:
-    service, run = opened()
-    service.open()
-    sent = ahead(run)
-    with pytest.raises(Fenced):
-        sent.decision()
-    for call in (sent.decision, lambda: ahead(run)):
-        with pytest.raises(Unusable):
-            call()
-    assert all(spent == 0 for spent in service.spent().values())
 
 
 def test_handed_back_step_is_first_sent_where_it_was_decided() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -75,16 +74,3 @@ def test_ledger_changes_are_dropped() -> None:
     for _ in range(20):
         run.charge(range(100), np.ones(100), noise_stddev=4.0)
     assert [ledger.state.unwritten_bytes for ledger in service.ledgers] == [0]
-
-
-def test_follower_wakes_up_at_a_charge() -> None:
-    service = Partitions(1)
-    service.create(budget=2.0**-44)
-    run = service.open()
-    halts = service.turnstile.halts("d", idle_timeout=60.0)
-    heard: list[object] = []
-    thread = threading.Thread(target=lambda: heard.append(next(halts).user))
-    thread.start()
-    run.charge(["a"], [1.0], noise_stddev=1.0)
-    thread.join(60.0)
-    assert heard == ["a"]

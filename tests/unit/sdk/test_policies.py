@@ -1,13 +1,11 @@
 """From a guarantee to a policy: never more than was promised, and errors that help."""
 
 from fractions import Fraction
-from inspect import signature
 
 import pytest
 from msgspec import structs
 
 from accounting import budget_units, candidate_orders, gdp_budget, renyi_budgets, zcdp_budget
-from streams import Turnstile
 from streams.records import Policy
 from streams.records.terms import TERMS
 from streams.sdk.dataset_requests import policy_from
@@ -112,15 +110,6 @@ def test_invalid_policy_is_rejected(arguments):
 def test_unknown_term_is_rejected_even_without_a_value():
     with pytest.raises(TypeError):
         policy(budget=1, epsilom=None)
-
-
-def test_signature_shows_every_term_with_its_default():
-    shown = signature(Turnstile.create_dataset).parameters
-    assert {term: shown[term].default for term in TERMS} == {
-        term: row.default for term, (_, row) in TERMS.items()
-    }
-    with Turnstile.in_memory() as turnstile:
-        assert set(TERMS) <= set(signature(turnstile.create_dataset).parameters)
 
 
 def test_every_field_of_a_policy_is_a_term_or_follows():

@@ -46,14 +46,6 @@ def test_repeated_step_returns_the_same_decision_and_charges_once() -> None:
     assert set(service.spent().values()) == {COST}
 
 
-def test_resumed_attempt_fences_no_one() -> None:
-    service, run = opened()
-    charge(resumed(service, run))
-    assert resumed(service, run).attempt == run.attempt
-    assert charge(resumed(service, run, 1)).step == 1
-    service.turnstile.resume("d", "r", run.attempt, run.token).check_attempt()
-
-
 @pytest.mark.parametrize("step", [0, 3, 4])
 def test_only_the_last_and_the_next_step_can_be_charged(step: int) -> None:
     service, run = opened()

@@ -197,21 +197,6 @@ def test_steps_of_unknown_release_are_given_up() -> None:
     assert not isinstance(undecided.value, ReleaseUnknown)
 
 
-def test_half_decided_step_is_handed_back_after_given_up_ones() -> None:
-    service, run = opened()
-    for _ in range(3):
-        charge(run)
-    service.deaf = {1}
-    with pytest.raises(DecisionTimeout):
-        charge(run)
-    service.deaf = set()
-    with pytest.raises(ReleaseUnknown) as refused:
-        service.open(released=0)
-    assert refused.value.newest == 2
-    run = service.open(released=refused.value.newest)
-    assert (run.step, run.interrupted) == (3, True)
-
-
 # --- an attempt that still holds ------------------------------------------------------------------
 
 

@@ -13,7 +13,6 @@ from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
     PartitionsDisagree,
-    SeparationChanged,
 )
 from tests.unit.sdk.partitions import Partitions, fits
 
@@ -38,30 +37,6 @@ def test_too_soon_is_in_the_order_of_the_users(service: Partitions) -> None:
     assert (second.halted == second.too_soon).all()
     assert (second.granted == np.where(second.too_soon, 0.0, 1.0)).all()
     assert not second.exhausted.any()
-
-
-def test_a_halt_says_whether_the_budget_or_the_separation_is_why(service: Partitions) -> None:
-    run = service.open(min_separation=2)
-    for norms in ([1.0, 1.0], [1.0, 9.0], [1.0, 1.5]):
-        run.charge([1, 2], norms, noise_stddev=4.0)
-    halts = [
-        (halt.step, halt.user, halt.reason, halt.refused_by)
-        for halt in service.turnstile.halts("d", follow=False)
-    ]
-    assert sorted(halts) == [
-        (1, 1, "too-soon", None),
-        (1, 2, "too-soon", None),
-        (2, 2, "budget", "d"),
-    ]
-
-
-@pytest.mark.parametrize("asked", [2, 6])
-def test_other_separation_is_rejected(service: Partitions, asked: int) -> None:
-    run = service.open(min_separation=5)
-    run.charge(USERS, np.ones(8), noise_stddev=4.0)
-    with pytest.raises(SeparationChanged):
-        service.open(min_separation=asked)
-    assert run.charge(USERS, np.ones(8), noise_stddev=4.0).too_soon.all()
 
 
 @pytest.mark.parametrize("first", [None, 3])

@@ -117,21 +117,6 @@ async def test_of_the_last_charge_on_the_topic_all_is_sent_again():
     await owner.stop()
 
 
-async def test_aborted_records_are_sent_again():
-    broker = MemoryBroker(1)
-    older = Owner(broker)
-    await older.charge(1)
-    older.gate.hold(Effect.COMMIT)
-    await older.odometers.publish(2, HERE, [odometer(2), odometer(3)])
-    while not older.gate.waiting[Effect.COMMIT]:
-        await asyncio.sleep(0.001)
-    newer = Owner(broker)
-    await newer.charge(2, 3)
-    assert offsets(broker) == [1, 2, 3, 2, 3]
-    await older.stop()
-    await newer.stop()
-
-
 @pytest.mark.parametrize("log", [Origin(b"another 16 bytes", 4), Origin(HERE.topic, 5)])
 async def test_what_another_log_led_to_keeps_nothing_back(log):
     broker = MemoryBroker(1)

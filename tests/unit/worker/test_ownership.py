@@ -111,21 +111,6 @@ async def test_an_owner_that_was_fenced_ends_and_decides_nothing():
     await newer.leave()
 
 
-async def test_rebalance_without_another_owner_keeps_the_memory():
-    cluster = Cluster()
-    worker = Worker(cluster, "only")
-    await worker.acquire()
-    await worker.decide()
-    loaded = worker.partitions.by_partition[0]
-    await worker.partitions.pause()
-    assert await worker.acquire() == {0: 4, 1: 4}
-    assert worker.partitions.by_partition[0] is loaded
-    cluster.broker.norms(0).append(b"one more")
-    await worker.decide()
-    assert cluster.rejected(0) == dict.fromkeys(range(5), 1)
-    await worker.leave()
-
-
 async def test_a_partition_that_kafka_does_not_show_ends_the_worker():
     worker = Worker(Cluster(), "any")
     with pytest.raises(Ended) as ended:

@@ -8,7 +8,6 @@ from streams.kafka.results import Missing, NotSent
 from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, Output
 from streams.ledger.partition_errors import CannotVerify
 from streams.ledger.state import State as LedgerState
-from streams.records.digests import HashChain
 from streams.records.signatures import NoVerifier
 from streams.store.store_port import SuspensionReason
 from streams.worker import processor as batch_loop
@@ -48,21 +47,6 @@ async def test_a_batch_ends_when_it_would_write_too_much():
     await made.arrive(*(Record(offset, half) for offset in range(7)))
     await made.until(lambda: made.processor.next == 7)
     assert all(commit.next - commit.first <= 2 for commit in made.store.commits)
-
-
-async def test_a_commit_carries_the_chain_up_to_its_last_record():
-    made = bench()
-    made.processor.start()
-    for offset in range(3):
-        record = Record(offset, b"%d" % offset)
-        await made.arrive(record)
-        await made.until(lambda offset=offset: made.processor.next == offset + 1)
-        assert made.committed == list(range(offset + 1))
-    for commit in made.store.commits:
-        assert commit.fields["last"] == str(commit.next - 1)
-        head, before = (bytes.fromhex(commit.fields[name]) for name in ("head", "before"))
-        chain = HashChain(head, before, commit.next - 1)
-        assert chain.ends_with(b"%d" % chain.last)
 
 
 async def test_empty_gap_is_passed_in_the_following_commit():
