@@ -36,31 +36,23 @@ SHUFFLED = pd.DataFrame(
 ).sort_values("user")
 """Labels 1, 2, 0: a reader that goes by label gets another order."""
 FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [3, 4]}, index=[1, 0])
-METHODS = ["columns", "to_list", "get_columns"]
 
 USERS: dict[str, tuple[list[Any], Any]] = {
     # the ids that are read, and what they are read from
     "list": ([1, 2, 3], [np.int32(1), 2, Colour.RED]),
-    "range": ([1, 2, 3], range(1, 4)),
     "big-endian": ([1, 2, 3], np.array([1, 2, 3], dtype=">i4")),
     "objects": ([1, 2, 3], np.array([1, 2, 3], dtype=object)),
     "every second": ([1, 2, 3], np.array([1, 0, 2, 0, 3])[::2]),
     "pandas, sorted": ([1, 2, 3], SHUFFLED["user"]),
-    "pandas, labels that are names of methods": ([1, 2, 3], pd.Series([1, 2, 3], index=METHODS)),
     "pandas Int64": ([1, 2, 3], pd.Series([1, 2, 3], dtype="Int64")),
-    "pandas arrow": ([1, 2, 3], pd.Series([1, 2, 3], dtype="int64[pyarrow]")),
     "pandas category": ([1, 2, 3], pd.Series([1, 2, 3], dtype="category")),
-    "pandas RangeIndex": ([1, 2, 3], pd.RangeIndex(1, 4)),
     "polars UInt64": ([1, 2, 3], pl.Series([1, 2, 3], dtype=pl.UInt64)),
     "arrow chunks": ([1, 2, 3], pa.chunked_array([[1], [2, 3]])),
     "strings": (["a", "b\0", "ü"], [Text.A, np.str_("b\0"), "ü"]),
-    "string objects": (["b\0", "ü"], np.array(["b\0", "ü"], dtype=object)),
     "strings of any width": (["b\0", "ü"], np.array(["b\0", "ü"], dtype=np.dtypes.StringDType())),
     "pandas strings": (["a", "b", "c"], SHUFFLED["name"]),
     "pandas arrow strings": (["b\0", "ü"], pd.Series(["b\0", "ü"], dtype="string[pyarrow]")),
-    "pandas string category": (["b\0", "ü"], pd.Series(["b\0", "ü"], dtype="category")),
     "polars Categorical": (["b\0", "ü"], pl.Series(["b\0", "ü"], dtype=pl.Categorical)),
-    "arrow strings": (["b\0", "ü"], pa.array(["b\0", "ü"])),
     "mixed": ([1, "1", -1], [1, "1", np.int8(-1)]),
     "pandas mixed": ([1, "1"], pd.Series([1, "1"])),
     "none": ([], []),
@@ -78,8 +70,6 @@ def test_ids_keep_their_order_and_kinds(expected: list[Any], users: Any) -> None
 NO_IDS: dict[str, Any] = {
     "float": [1, 2.0],
     "floats": np.array([1.0]),
-    "bool": [True],
-    "numpy bool": [np.True_],
     "bools": np.array([True]),
     "bytes": np.array([b"a"]),
     "UUID": [uuid.UUID(int=1)],
@@ -87,7 +77,6 @@ NO_IDS: dict[str, Any] = {
     "nan among strings": ["a", float("nan")],
     "large": [2**63],
     "large, numpy": np.array([2**63], dtype=np.uint64),
-    "small": ["a", -(2**63) - 1],
     "empty string": ["a", ""],
     "long string": ["x" * 257],
     "half a character": ["a", "\ud800"],
@@ -96,17 +85,14 @@ NO_IDS: dict[str, Any] = {
     "dict": {1: 0.5},
     "generator": (user for user in [1]),
     "two-dimensional": np.array([[1, 2]]),
-    "two-dimensional strings": np.array([["a"]]),
     "a number": np.int64(5),
     "masked array without masked values": np.ma.array([1, 2]),
     "dates": np.array(["2020-01-01"], dtype="datetime64[D]"),
     "pandas Int64 with NA": pd.Series([1, None], dtype="Int64"),
     "pandas str with NaN": pd.Series(["a", None]),
-    "pandas arrow string with NA": pd.Series(["a", None], dtype="string[pyarrow]"),
     "pandas MultiIndex": pd.MultiIndex.from_tuples([(1, 2)]),
     "pandas frame": SHUFFLED,
     "polars with null": pl.Series([1, None]),
-    "polars frame": pl.DataFrame({"user": [1]}),
     "values that numpy cannot hold": Unreadable(),
 }
 
@@ -120,10 +106,8 @@ def test_invalid_id_is_rejected(users: Any) -> None:
 NUMBERS = {
     "list": [np.float64(0.1), 0.2, 0.3],
     "big-endian": np.array([0.1, 0.2, 0.3], dtype=">f8"),
-    "objects": np.array([0.1, 0.2, 0.3], dtype=object),
     "pandas, sorted": SHUFFLED["norm"],
     "pandas Float64": pd.Series([0.1, 0.2, 0.3], dtype="Float64"),
-    "pandas category": pd.Series([0.1, 0.2, 0.3], dtype="category"),
     "polars": pl.Series([0.1, 0.2, 0.3]),
     "arrow": pa.array([0.1, 0.2, 0.3]),
 }
@@ -146,10 +130,8 @@ def test_integers_are_valid_norms() -> None:
 NO_NUMBERS: dict[str, Any] = {
     "text": [1.0, "2"],
     "numpy text": np.array(["1", "2"]),
-    "pandas text": pd.Series(["1", "2"]),
     "bool": [1.0, True],
     "bools": np.array([True, False]),
-    "polars bools": pl.Series([True, False]),
     "complex": np.array([1j, 2]),
     "Decimal": [1.0, Decimal(1)],
     "polars Decimal": pl.Series([Decimal("1.5"), Decimal("2.5")]),
@@ -161,13 +143,11 @@ NO_NUMBERS: dict[str, Any] = {
 NO_NORMS: dict[str, Any] = NO_NUMBERS | {
     "None": [1.0, None],
     "pandas NA": pd.Series([1.0, pd.NA], dtype=object),
-    "large integers": np.array([1, 2**53 + 1]),
     "large integers beside floats": [0.5, 2**53 + 1],
     "integers beyond 64 bits": [1, 2**70 + 1],
     "NaN": [1.0, np.nan],
     "infinite": [1.0, np.inf],
     "negative": [-1e-300, 1.0],
-    "polars with null": pl.Series([1.0, None]),
     "too few": [1.0],
     "vectors": [[1.0], [2.0]],
     "pandas frame": pd.DataFrame({"norm": [1.0, 2.0]}),
@@ -182,7 +162,6 @@ def test_invalid_norm_is_rejected(norms: Any) -> None:
 
 VECTORS = {
     "lists": [[1.0, 3], [2.0, 4]],
-    "tuples": ((1.0, 3.0), (2.0, 4.0)),
     "arrays": [np.array([1.0, 3.0]), np.array([2, 4])],
     "pandas rows": [pd.Series([1.0, 3.0], index=[1, 0]), pd.Series([2, 4])],
     "array": np.array([[1.0, 3.0], [2.0, 4.0]]),
@@ -211,7 +190,6 @@ NO_VECTORS: dict[str, Any] = NO_NUMBERS | {
     "a bool column": pd.DataFrame({"x": [1.0, 2.0], "y": [True, False]}),
     "a text column": pl.DataFrame({"x": ["1", "2"]}),
     "bools": [[1.0, True], [2.0, False]],
-    "rows of bools": [np.array([True]), np.array([1.0])],
     "ragged": [[1.0], [2.0, 3.0]],
     "ragged arrays": [np.ones(1), np.ones(2)],
     "polars List": pl.Series([[1.0], [2.0, 3.0]]),
