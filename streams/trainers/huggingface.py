@@ -18,7 +18,6 @@ transformers and accelerate are the extra ``huggingface``.
 
 from __future__ import annotations
 
-import logging
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,8 +54,6 @@ _LOSSES: Final[dict[str, Any]] = {
 _IGNORED: Final = -100  # a label without a loss
 _COUNTS: Final = "turnstile_counts"  # which examples of a batch are well-formed
 _BY_METRIC: Final = ("reduce_lr_on_plateau", "greedy")  # schedules that do not follow steps
-
-logger = logging.getLogger(__name__)
 
 
 class HuggingFaceTrainer(Trainer):
@@ -204,7 +201,6 @@ class HuggingFaceTrainer(Trainer):
         saved = self._private.resume(self._checkpoint)
         step, state, made = self._private.step, self.state, 0
         if saved is None:
-            logger.warning("%s does not exist: the model is as given", self._checkpoint.path)
             self.save_model(str(folder), _internal_call=True)
             state.train_batch_size = self._train_batch_size
         else:

@@ -243,6 +243,7 @@ class IndividualDPLoader:
         )
 
     def __iter__(self) -> Iterator[Any]:
+        self.private.warn_of_lost_steps()
         end = self.private.step + len(self)
         while self.private.step < end and not self.private.stopped:
             self._check()

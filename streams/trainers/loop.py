@@ -165,6 +165,7 @@ class PrivateTrainer:
         if self._model is None:
             self._model = self._resume(np.asarray(model, dtype=np.float64))
         model = self._model
+        self.steps.warn_of_lost_steps()
         self._show(model, released)
         while self.steps.step < steps and not self.steps.stopped:
             step = self.steps.begin(ahead=self._ahead and self.steps.step + 1 < steps)

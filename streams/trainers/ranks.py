@@ -158,6 +158,11 @@ class RankedSteps:
         steps = self._private
         return from_first(lambda: None if steps is None else steps.resume(checkpoint))
 
+    def warn_of_lost_steps(self) -> None:
+        """Do as ``PrivateSteps.warn_of_lost_steps`` on rank 0, and nothing on the others."""
+        if self._private is not None:
+            self._private.warn_of_lost_steps()
+
     def close_step(
         self,
         step: OpenStep,

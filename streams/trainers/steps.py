@@ -26,6 +26,7 @@ standard deviation (``accounting.release.exact_normals``), or finer where outer 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
@@ -47,6 +48,8 @@ from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.planning import Plan, Schedule, mechanism_of, value_at
 from streams.trainers.private_stop import PrivateStop
 from streams.trainers.sums import FINER_BITS, ClippedSum, Outer, Part, Scratch, check_grid
+
+logger = logging.getLogger("turnstile.trainers")
 
 Places: TypeAlias = slice | NDArray[np.integer[Any]]
 """Users among those who were drawn: a slice of them, or distinct indices, (k,)."""
@@ -137,6 +140,7 @@ class PrivateSteps:
         self._ahead: tuple[Callable[[], RosterStep], PoissonGaussian, int] | None = None
         self._released = -1
         self._name = run.dataset, run.name
+        self._lost = run.step  # steps of earlier attempts of which no checkpoint was restored
         self._follows = self._follows_norms(levels)
         self._clip_norm = clip_norm
         self._settings()
@@ -194,7 +198,21 @@ class PrivateSteps:
             return None
         # This also refuses a file with a step that the run has not reached.
         checkpoint.save(self._name, self._run.attempt, self.step - 1, saved.arrays)
+        self._lost = 0
         return saved
+
+    def warn_of_lost_steps(self) -> None:
+        """Log once that the model of the steps of earlier attempts was not restored."""
+        lost, self._lost = self._lost, 0
+        if lost:
+            logger.warning(
+                "run %r of dataset %r has made %d steps before, and no checkpoint was restored: "
+                "training goes on with the model as it was given. If that is not the model after "
+                "these steps, restore it, or train in a run of another name, which is charged "
+                "again. These steps stay charged",
+                *reversed(self._name),
+                lost,
+            )
 
     def save(self, checkpoint: Checkpoint, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write the file, after asking the service whether this attempt is still the newest.
@@ -239,6 +257,7 @@ class PrivateSteps:
         if self._open is not None:
             self._open.forget()
             return self._open
+        self.warn_of_lost_steps()
         if self.stopped:
             raise InvalidRequest("a private count has ended the training: close its run")
         if self.planned is not None and self._run.step >= self.planned:

@@ -127,6 +127,22 @@ def test_model_is_saved_before_it_is_published(tmp_path: Path) -> None:
     trainer(service, checkpoint).run(np.zeros(2), 5, released=seen)
 
 
+@pytest.mark.parametrize("more", [0, 2])
+@pytest.mark.parametrize("has_file", [True, False])
+def test_lost_steps_of_an_earlier_attempt_are_reported_once(
+    more: int, has_file: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
+    first = trainer(service, checkpoint if has_file else None)
+    for steps in (3, 5):
+        first.run(np.zeros(2), steps)
+    assert not caplog.records
+    again = trainer(service, checkpoint)
+    for _ in range(2):
+        again.run(np.zeros(2), 5 + more)
+    assert len(caplog.records) == (not has_file)
+
+
 def test_models_between_checkpoints_are_not_published(tmp_path: Path) -> None:
     seen: list[int] = []
     trainer(FilterService(), Checkpoint(tmp_path / "run.npz"), every=4).run(
