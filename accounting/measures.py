@@ -56,6 +56,7 @@ from accounting.costs.step_shape import ONE_STEP, StepShape
 from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
+    choice,
     nonnegative_array,
     nonnegative_finite,
     probability,
@@ -287,10 +288,8 @@ class Measure:
         count = renyi_orders("orders", orders).size if orders is not None else 1
         if rows.ndim > 2 or rows.shape[-1] != count:
             raise InvalidInput("amounts", rows.shape, f"({count},) or (n, {count})")
-        if when == "any time":
+        if choice("when", when, get_args(When)) == "any time":
             return self._any_time_epsilon(rows, delta, checked, budget)
-        if when != "fixed":
-            raise InvalidInput("when", when, f"one of {', '.join(get_args(When))}")
         if not checked:
             return np.asarray(self.implied(rows[..., 0], delta))
         if any_order:
@@ -392,7 +391,6 @@ class Measure:
         return () if orders is None else (orders,)
 
 
-@lru_cache(maxsize=256)
 def steps_measure(shape: StepShape) -> Measure:
     """Return the measure that counts steps of a public shape.
 
@@ -402,6 +400,11 @@ def steps_measure(shape: StepShape) -> Measure:
     """
     if not isinstance(shape, StepShape):
         raise InvalidInput("shape", shape, "a StepShape")
+    return _steps_measure(shape)
+
+
+@lru_cache(maxsize=256)
+def _steps_measure(shape: StepShape) -> Measure:
     return Measure(
         name="steps",
         kind="number of steps of a public shape",

@@ -38,7 +38,12 @@ from accounting import (
     noise_for_norm_budget,
     zcdp_budget,
 )
-from accounting.exact.argument_checks import norm_vector, positive_finite, whole_number
+from accounting.exact.argument_checks import (
+    as_float_array,
+    norm_vector,
+    positive_finite,
+    whole_number,
+)
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.rounding import UP, float_toward, root_toward
 from accounting.release import ExactNoise
@@ -78,7 +83,7 @@ def release_mean(values: Sequence[float], upper: float, rho: float, noise: Exact
         noise: draws the noise.
     """
     bound = positive_finite("upper", upper)
-    vector = norm_vector("values", np.minimum(values, bound))
+    vector = norm_vector("values", np.minimum(as_float_array("values", values), bound))
     unit = 2.0 ** (math.frexp(bound)[1] - 31)
     whole = math.floor(bound / unit)  # from 2**30 to 2**31
     units = [round(min(value / unit, whole)) for value in vector.tolist()]
@@ -118,7 +123,8 @@ def release_quantiles(
         levels: at least 2.
     """
     bound, fractions = positive_finite("upper", upper), norm_vector("quantiles", quantiles)
-    vector = norm_vector("values", np.minimum(values, bound))
+    vector = norm_vector("values", np.minimum(as_float_array("values", values), bound))
+    whole_number("levels", levels, 2, 2**20)
     if not ((fractions > 0.0) & (fractions < 1.0)).all():
         raise InvalidInput("quantiles", quantiles, "strictly between 0 and 1 throughout")
     edges = np.linspace(0.0, bound, levels + 1)

@@ -11,8 +11,9 @@ which may be in the spender's favour, and drops the mask of a masked array.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ MAX_ORDER: Final = 2.0**40
 MAX_USERS: Final = 2**40
 
 _LARGEST_WHOLE: Final = 2**53
+_Text = TypeVar("_Text", bound=str)
 
 
 def as_float_array(argument: str, values: npt.ArrayLike) -> FloatArray:
@@ -120,6 +122,13 @@ def exact_number(argument: str, value: float) -> Fraction:
     if not math.isfinite(number):
         raise InvalidInput(argument, value, "finite")
     return Fraction(number)
+
+
+def choice(argument: str, value: _Text, choices: Sequence[_Text]) -> _Text:
+    """Return `value`, one of some texts."""
+    if not isinstance(value, str) or value not in choices:  # an array equals a text in each entry
+        raise InvalidInput(argument, value, f"one of {', '.join(choices)}")
+    return value
 
 
 def user_count(argument: str, value: int) -> int:

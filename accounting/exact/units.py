@@ -25,6 +25,7 @@ from accounting.exact.argument_checks import (
     exact_number,
     nonnegative_array,
     unit_array,
+    whole_number,
 )
 from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.rounding import DOWN, UP, floats_toward
@@ -66,7 +67,7 @@ def budget_units(budget: float, power: int = 1, argument: str = "budget") -> int
             one unit.
     """
     number = exact_number(argument, budget)
-    units: Fraction = number**power * 2**UNIT_BITS
+    units: Fraction = number ** whole_number("power", power, 1, 2) * 2**UNIT_BITS
     if number < 0 or units > MAX_BUDGET_UNITS:
         squared = " when squared" if power == 2 else ""
         allowed = f"at least 0, and at most {MAX_BUDGET_UNITS >> UNIT_BITS}{squared}"

@@ -245,7 +245,9 @@ class RenyiFilter(BudgetFilter):
 
     def _set_orders(self, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:
         alphas = renyi_orders("orders", orders)
-        if not isinstance(budgets, (Sequence, np.ndarray)) or len(budgets) != alphas.size:
+        if isinstance(budgets, np.ndarray):
+            budgets = budgets.tolist()  # one number, if it has no dimension
+        if not isinstance(budgets, Sequence) or len(budgets) != alphas.size:
             raise InvalidInput("budgets", budgets, f"one for each of {alphas.size} orders")
         object.__setattr__(self, "orders", tuple(alphas.tolist()))
         return self._set(budgets)

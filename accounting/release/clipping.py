@@ -29,6 +29,7 @@ import numpy.typing as npt
 from accounting.exact.argument_checks import (
     FloatArray,
     as_float_array,
+    choice,
     nonnegative_array,
     norm_vector,
 )
@@ -132,8 +133,7 @@ def round_to(
         kind: the type.
         toward: "up" or "down".
     """
-    if toward not in (UP, DOWN):
-        raise InvalidInput("toward", toward, "up or down")
+    choice("toward", toward, (UP, DOWN))
     exact = as_float_array("values", values)
     if np.isnan(exact).any():
         raise InvalidInput("values", math.nan, "numbers throughout")

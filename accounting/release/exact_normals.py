@@ -79,8 +79,9 @@ class ExactNormals:
         Raises:
             InvalidInput: for a `stddev` that is not positive or above `LARGEST_STDDEV`.
         """
-        if not 0 < stddev <= LARGEST_STDDEV:
-            raise InvalidInput("stddev", float(stddev), f"above 0 and at most {LARGEST_STDDEV}")
+        if not isinstance(stddev, Fraction) or not 0 < stddev <= LARGEST_STDDEV:
+            allowed = f"a Fraction above 0 and at most {LARGEST_STDDEV}"
+            raise InvalidInput("stddev", stddev, allowed)
         result = np.empty(count, dtype=np.int64)
         for start in range(0, count, _BLOCK):
             self._fill(result[start : start + _BLOCK], stddev)

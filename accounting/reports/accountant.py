@@ -26,6 +26,7 @@ from accounting.costs.mechanisms import Mechanism, known
 from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
+    choice,
     nonnegative_finite,
     probability,
     renyi_orders,
@@ -191,8 +192,7 @@ class ReportAccountant:
         return MembershipRisk(np.where(at_zero > 0.0, rate, alpha), at_zero)
 
     def _report(self, counts: npt.ArrayLike, method: Method, ask: _Question) -> BoundedArray:
-        if method not in METHODS:
-            raise InvalidInput("method", method, f"one of {', '.join(METHODS)}")
+        choice("method", method, METHODS)
         checked = level_counts(counts, self._norms.size)
         rows = np.atleast_2d(checked)
         found = self._tightest(rows, ask) if method == "tightest" else ask(self._by(method), rows)

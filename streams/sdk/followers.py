@@ -93,7 +93,7 @@ class Reading:
     idle_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        if self.since not in get_args(Since):
+        if not isinstance(self.since, str) or self.since not in get_args(Since):
             raise InvalidRequest(
                 f"since is {quoted(self.since)}; it must be one of {get_args(Since)}"
             )

@@ -159,7 +159,7 @@ class PrivateSteps:
 
     def _follows_norms(self, levels: Levels | None) -> bool:
         """Return whether levels follow observed norms."""
-        if levels not in (None, "own", "clip_norm"):
+        if not isinstance(levels, str | None) or levels not in (None, "own", "clip_norm"):
             raise InvalidRequest(f"levels is {quoted(levels)}; it must be 'own' or 'clip_norm'")
         # Without sampling no coin decides whose norm is seen.
         may = self._sampling_rate == 1 or self._run.policy.has_sampled_levels
@@ -452,7 +452,15 @@ class OpenStep:
                 Nothing was added.
         """
         places = _distinct(places, len(self.positions))
-        parts = [rows] if isinstance(rows, np.ndarray | Outer) else list(rows)
+        parts = list(rows) if isinstance(rows, Sequence) else [rows]
+        are_numbers = [
+            isinstance(part, Outer) or (isinstance(part, np.ndarray) and part.dtype.kind in "fiu")
+            for part in parts
+        ]
+        if not parts or not all(are_numbers):
+            raise InvalidRequest(
+                f"rows is {quoted(rows)}; it must be an array of numbers, or a list of such arrays"
+            )
         count = len(self.positions[places])
         for place, part in enumerate(parts):
             if len(part.shape) != 2 or len(part) != count:

@@ -183,7 +183,7 @@ def costs() -> list[Refused]:
             epsilon=(50.0, [1.0]),
         ),
         refuses(cost_units, cost=([0.5], [[0.5, -1e-300], [NAN], [-INF]])),
-        refuses(budget_units, budget=(1.0, no_budget)),
+        refuses(budget_units, budget=(1.0, no_budget), power=(1, [0, 3, 1.0, "2", None])),
         refuses(partial(round_to, [1.0]), kind=(np.float32, no_kind), toward=("up", ["nearest"])),
     ]
 
@@ -501,6 +501,12 @@ ARRAYS: list[Any] = [
     *(np.array([1], dtype=np.float32), np.ma.array([1]), np.array(["2020"], dtype="M8[Y]")),
 ]
 
+OTHERS: list[Any] = [
+    *("x", b"x", None, 7, 1.0, [], ["x"], {}, set(), object(), int, Fraction(1, 3), 10**400),
+    *(np.array([1.0, 2.0]), np.array(["x", "y"]), np.array(1.0)),
+]
+"""Instead of texts, mechanisms, shapes and so on."""
+
 
 def has_nan(result: object) -> bool:
     if isinstance(result, tuple | list):
@@ -522,6 +528,8 @@ def test_extreme_arguments_give_a_result_or_invalid_input(row: Refused) -> None:
             extremes = ARRAYS
         elif isinstance(usual, int | float):
             extremes = NUMBERS
+        else:
+            extremes = OTHERS
         for value in extremes:
             with suppress(InvalidInput):
                 result = row.call(**{**row.usual, argument: value})

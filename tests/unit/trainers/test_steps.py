@@ -171,6 +171,10 @@ def test_missing_or_repeated_gradients_release_nothing() -> None:
         lambda: step.add(np.ones((4, 2)), slice(5, 10)),
         lambda: step.add(np.ones((15, 3)), slice(5, 20)),
         lambda: step.add(np.ones(15), slice(5, 20)),
+        lambda: step.add(np.full((15, 2), "1"), slice(5, 20)),
+        lambda: step.add(np.full((15, 2), 1j), slice(5, 20)),
+        lambda: step.add([[1.0, 2.0]] * 15, slice(5, 20)),  # type: ignore[list-item]
+        lambda: step.add([], slice(5, 20)),
         lambda: step.release(2),  # 15 users are missing
     ]
     for refused in rejected:
