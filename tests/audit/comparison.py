@@ -78,7 +78,7 @@ def _compare_answers(auditor: Auditor, log: Log) -> None:
 
 @cache
 def _check_size(value: bytes) -> None:
-    """Check that a decision fits into a record of a broker, unless it is about one user."""
+    """Check that a decision or its part fits into a record of a broker."""
     if 6 * len(value) > LARGEST_PART and published_answer(value)["type"] == "decision":
         assert max(len(value), len(to_json(value))) <= LARGEST_PART, "a decision that is too large"
 

@@ -6,10 +6,14 @@ A ledger that applies a recorded log differently charges users differently when 
 rebuilt. The texts of rejects, which are for people, are not recorded.
 """
 
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
+from streams.ledger import outputs
 from streams.ledger.ledger import Channel, Output
 from streams.records import (
     Rejected,
@@ -19,7 +23,9 @@ from tests.unit.ledger.ledgers import Log
 from tests.unit.ledger.random_logs import RandomLog
 
 HERE = Path(__file__).parent
-SEEDS = range(6)
+SEEDS = range(7)
+COLLECTING = 6
+"""The seed of the log that collects norms, and whose decisions are published in small parts."""
 
 
 class StoredState(msgspec.Struct):
@@ -30,7 +36,7 @@ class StoredState(msgspec.Struct):
     deltas: list[bytes]
 
 
-class Recording(msgspec.Struct):
+class Recording(msgspec.Struct, omit_defaults=True):
     """One partition's records, and the outputs, spent units, head and state they led to."""
 
     partition: int
@@ -40,13 +46,19 @@ class Recording(msgspec.Struct):
     spent: dict[str, list]
     head: bytes  # of the chain
     stored: StoredState
+    part_bytes: int = outputs.MAX_PART_BYTES
 
 
 def random_log(seed: int) -> Log:
     """Return a log of all kinds of records, the same for each seed."""
-    log = RandomLog(seed, partitions=3, partition=1).grow(400)
+    log = RandomLog(seed, partitions=3, partition=1, collects=seed == COLLECTING).grow(400)
     log.audit()
     return log
+
+
+def with_parts_of(size: int) -> AbstractContextManager[Any]:
+    """Publish decisions in parts of at most so many bytes."""
+    return patch.object(outputs, "MAX_PART_BYTES", size)
 
 
 def recording_of(log: Log) -> Recording:
@@ -55,15 +67,16 @@ def recording_of(log: Log) -> Recording:
         name: [list(pair) for pair in log.spent(name).items()] for name in log.ledger.state.datasets
     }
     ledger = log.ledger
-    outputs = [[_without_text(output) for output in published] for published in log.outputs]
+    published = [[_without_text(output) for output in each] for each in log.outputs]
     return Recording(
         ledger.state.partition,
         ledger.state.partitions,
         log.records,
-        outputs,
+        published,
         spent,
         ledger.chain.head,
         _state_in_the_middle(log),
+        outputs.MAX_PART_BYTES,
     )
 
 
@@ -92,5 +105,6 @@ def _without_text(output: Output) -> Output:
 
 if __name__ == "__main__":
     for seed in SEEDS:
-        recorded = recording_of(random_log(seed))
+        with with_parts_of(600 if seed == COLLECTING else outputs.MAX_PART_BYTES):
+            recorded = recording_of(random_log(seed))
         (HERE / f"{seed}.msgpack").write_bytes(msgspec.msgpack.encode(recorded))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams.ledger import accounts, columns, roster_members, state
+from streams.ledger import accounts, collecting, columns, roster_members, state
 from tests.unit.ledger.audited import AuditedLog
 
 
@@ -17,7 +17,8 @@ def _audit():
 
 @pytest.fixture
 def short_pages(monkeypatch):
-    """Pages of four rows."""
+    """Pages of four rows, and blocks of three norm events."""
+    monkeypatch.setattr(collecting, "BLOCK", 3)
     monkeypatch.setattr(columns, "_PAGE_BITS", 2)
     for module in (columns, accounts, roster_members, state):
         monkeypatch.setattr(module, "PAGE_ROWS", 4)

@@ -6,11 +6,11 @@ from random import Random
 from struct import pack
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, json
 
 from streams.ledger import columns
 from streams.ledger.ledger import Ledger
-from streams.records import CloseDataset, Erase
+from streams.records import CloseDataset, CollectTerms, Erase, NormEvent, NormEvents, encode
 from streams.records.users import partitions_of
 from tests.keys import allowing
 from tests.unit.ledger.ledgers import rebuilt
@@ -59,16 +59,28 @@ OPERATIONS = {
     "spoil": 0.5,
     "change_owner": 1.0,
 }
+OF_EVENTS = {"norm": 20.0, "norms": 4.0, "collected": 4.0}
+"""Further operations of a log whose runs collect norms, in few datasets."""
+COLLECTING = ["plain", "guarded", "own", "outer"]
 
 
 class RandomLog:
-    """A log that grows by records most of which are applied, under one owner after the other."""
+    """A log that grows by records most of which are applied, under one owner after the other.
 
-    def __init__(self, seed: int, partitions: int = 1, partition: int = 0, kind=SignedLog) -> None:
+    If it ``collects``, the run events of each dataset, if ids are of a fixed kind, collects norms.
+    """
+
+    def __init__(
+        self, seed: int, partitions: int = 1, partition: int = 0, kind=SignedLog, collects=False
+    ) -> None:
         self.rng = Random(seed)
+        self.runs = {**RUNS, "events": UNSET} if collects else RUNS
+        self.operations = OPERATIONS | OF_EVENTS if collects else OPERATIONS
+        self.delayed: list[NormEvent | NormEvents] = []
         self.log: SignedLog = kind(partitions, partition)
         homes = partitions_of(USERS, partitions).tolist()
         self.users = [user for user, home in zip(USERS, homes, strict=True) if home == partition]
+        self.others = [user for user in USERS if user not in self.users]
         # A third of the logs has budgets that a sum of charges meets to the unit.
         self.is_tiny = seed % 3 == 0
         self.tables: dict[str, bytes] = {}
@@ -81,8 +93,8 @@ class RandomLog:
     def grow(self, records: int) -> SignedLog:
         """Append records until there are so many."""
         while len(self.log.records) < records:
-            (kind,) = self.rng.choices(list(OPERATIONS), list(OPERATIONS.values()))
-            dataset, key = self.rng.choice(OFTEN), None
+            (kind,) = self.rng.choices(list(self.operations), list(self.operations.values()))
+            dataset, key = self.rng.choice(COLLECTING if kind in OF_EVENTS else OFTEN), None
             if dataset == "guarded":
                 manages = kind in ("erase", "recreate", "close_dataset")
                 key = self.rng.choice([*["mary" if manages else "alice"] * 18, "eve", None])
@@ -99,8 +111,11 @@ class RandomLog:
         self.log.create(dataset, **{"budget": budget, **policy})
 
     def _open_all(self, dataset: str) -> None:
-        for run, separation in RUNS.items():
+        for run, separation in self.runs.items():
             fields = {"min_separation": separation, "take_over": True}
+            if run == "events":
+                mechanism = "laplace" if dataset == "pure" else "gaussian"
+                fields["collect"] = CollectTerms(clip_norm=1.0, mechanism=mechanism)
             self.log.open(dataset, run, **fields)
         self._enrol(dataset)
 
@@ -117,7 +132,7 @@ class RandomLog:
         name = self.rng.choice([usual] * 18 + ["laplace", "pure-dp"])
         return {"scale": self.rng.choice([0.7, 4.0, 4.0, 300.0]), "mechanism": name}
 
-    def _norm(self) -> float:
+    def _size(self) -> float:
         # With noise of 4, a norm of 2**-18 costs 8 units of zCDP.
         sizes = (0.0, 2**-19.5, 2**-18, 2**-16) if self.is_tiny else (0.0, 0.1, 0.25, 1.0)
         return self.rng.choice(sizes) * self.rng.choice([1.0, 1.0, self.rng.random()])
@@ -128,9 +143,52 @@ class RandomLog:
         if self.rng.random() < 0.05:
             users += self.rng.choice([users[:1], ["e\u0308"]])  # twice, or not in normal form
         fields = {**self._mechanism(dataset), "reserve": self.rng.choice([0.0, 0.0, 0.3])}
-        norms = [self._norm() for _ in users]
+        norms = [self._size() for _ in users]
         about = self._about(dataset, run)
         self.log.charge(self._next_step(dataset, run), users, norms, **fields, **about)
+
+    def _event(self, dataset: str) -> dict[str, Any]:
+        """Return what most norm events of a dataset have, for a step that may be decided."""
+        about = self._about(dataset, "events")
+        attempt = self.rng.choice([UNSET] * 8 + [about["attempt"]] * 4 + [1, 2, 3])
+        step = self._next_step(dataset, "events") + self.rng.choice([0, 0, 0, 1])
+        return {**about, "attempt": attempt, "step": step}
+
+    def _any_user(self) -> Any:
+        is_here = not self.others or self.rng.random() < 0.95
+        return self.rng.choice(self.users if is_here else self.others)
+
+    def _arrive(self, event: NormEvent | NormEvents) -> None:
+        """Send an event once or twice, or later and after others."""
+        times = self.rng.choice([0, 1, 1, 1, 1, 2])
+        if not times:
+            self.delayed.append(event)
+        if self.delayed and self.rng.random() < 0.1:
+            self.delayed.append(event)
+            event = self.delayed.pop(self.rng.randrange(len(self.delayed)))
+        encoded = self.rng.choice([encode, json.encode])
+        for _ in range(times):
+            self.log.send(encoded(event))
+
+    def _norm(self, dataset: str) -> None:
+        event = self._event(dataset)
+        self._arrive(NormEvent(**event, user=self._any_user(), norm=self._size()))
+
+    def _norms(self, dataset: str) -> None:
+        users = [self._any_user() for _ in range(self.rng.choice([0, 1, 3, 6]))]
+        if self.rng.random() < 0.1:
+            users.append("e\u0308")
+        norms = [self._size() for _ in users]
+        self._arrive(NormEvents(**self._event(dataset), users=users, norms=norms))
+
+    def _collected(self, dataset: str) -> None:
+        fields = {**self._mechanism(dataset), "reserve": self.rng.choice([0.0, 0.0, 0.3])}
+        if self.rng.random() < 0.9:  # else the step is given up
+            fields["collected"] = True
+        users = self.users[:1] if self.rng.random() < 0.05 else []
+        about = self._about(dataset, "events")
+        step = self._next_step(dataset, "events")
+        self.log.charge(step, users, [0.1] * len(users), **fields, **about)
 
     def _members(self, dataset: str) -> int:
         return len(self.log.ledger.state.rosters.members.get((dataset, "roster"), ()))
@@ -171,9 +229,9 @@ class RandomLog:
         return pack(f"<{len(table)}q", *table)
 
     def _open(self, dataset: str) -> None:
-        run = self.rng.choice(list(RUNS))
+        run = self.rng.choice(list(self.runs))
         fields = {"take_over": True} if self.rng.random() < 0.7 else {}
-        separation = self.rng.choice([RUNS[run], RUNS[run], RUNS[run], 2])
+        separation = self.rng.choice([*[self.runs[run]] * 3, 2])
         attempt = self._about(dataset, run)["attempt"]
         attempt = self.rng.choice([0, 0, 0, attempt, attempt + 5, attempt - 1])
         request = self.rng.choice("tuv")
@@ -187,7 +245,7 @@ class RandomLog:
         self.log.send(Erase(request="e", user=self.rng.choice(self.users), dataset=where))
 
     def _close(self, dataset: str) -> None:
-        self.log.close(**self._about(dataset, self.rng.choice(list(RUNS))))
+        self.log.close(**self._about(dataset, self.rng.choice(list(self.runs))))
 
     def _recreate(self, dataset: str) -> None:
         for name in (dataset, "spare"):  # the first is in use

@@ -4,6 +4,8 @@ from random import Random
 
 import pytest
 
+from streams.ledger import collecting, outputs
+from tests.audit import auditor_charges
 from tests.unit.ledger.ledgers import MergingWorker, rebuilt
 from tests.unit.ledger.random_logs import RandomLog
 
@@ -12,12 +14,17 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 
 @pytest.mark.usefixtures("short_pages")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_owner_decides_as_the_auditor_does(seed):
-    log = RandomLog(seed).grow(180 if seed < 4 else 400)
+def test_every_owner_decides_as_the_auditor_does(seed, monkeypatch):
+    """Half of the logs collect norms, and publish decisions in parts."""
+    collects = seed % 2 == 1
+    monkeypatch.setattr(outputs, "MAX_PART_BYTES", 500 if collects else outputs.MAX_PART_BYTES)
+    monkeypatch.setattr(collecting, "MAX_COLLECTED", 6)
+    monkeypatch.setattr(auditor_charges, "_MOST_COLLECTED", 6)
+    log = RandomLog(seed, collects=collects).grow(180 if seed < 4 else 400)
     log.audit()
     worker = MergingWorker(Random(seed))
-    for offset, (record, outputs) in enumerate(zip(log.records, log.outputs, strict=True)):
-        assert worker.ledger.apply(offset, record) == outputs
+    for offset, (record, published) in enumerate(zip(log.records, log.outputs, strict=True)):
+        assert worker.ledger.apply(offset, record) == published
         worker.go_on()
     worker.finish()
     fresh = rebuilt(log.changes)
