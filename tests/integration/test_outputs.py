@@ -19,10 +19,10 @@ FOLLOWER = str(TOP / "examples" / "follow_halts.py")
 USERS = [f"user-{n}" for n in range(20)]
 
 
-def raw(service: Service, topic: str) -> list[bytes]:
-    """Return all values of a topic with one partition, as any Kafka client reads them."""
+def raw(service: Service, topic: str, partition: int = 0) -> list[bytes]:
+    """Return all values of a partition, as any Kafka client reads them."""
     consumer = KafkaConsumer(bootstrap_servers=service.kafka, group_id=None)
-    place = TopicPartition(service.config.topic(topic), 0)
+    place = TopicPartition(service.config.topic(topic), partition)
     try:
         consumer.assign([place])
         consumer.seek_to_beginning(place)
