@@ -4,7 +4,6 @@
 
 A library that is not installed has no column. AutoDP 0.2.3.1 needs numpy below 2 and scipy below
 1.14, so its column comes from an environment of its own. Opacus's accountants work without PyTorch.
-``tests/unit/accounting/test_peers.py`` compares the published table with what is installed.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from tests.unit.accounting.refusals import refused
 
 
 @pytest.mark.parametrize("rho", [0.001, 0.1, 0.3, 1 / 3, 1.0, 2.5, 100.0])
-def test_exactly_the_norm_budget_of_unit_contributions_is_admitted(rho: float) -> None:
+def test_exactly_the_norm_budget_of_contributions_is_admitted(rho: float) -> None:
     rule = ZcdpFilter(rho)
     for budget in [*range(1, 401), 1000, 32768]:
         charge = MEASURES["zcdp"].charge_units(Gaussian(noise_for_norm_budget(budget, rho)), [1.0])
@@ -87,6 +87,14 @@ def test_noise_without_sampling_is_enough_and_hardly_more(
         assert gaussian_delta(mu, epsilon) <= delta
         if 1e-3 <= norm <= 1e3:
             assert gaussian_delta(mu * (1 + mpf(1e-6)), epsilon) > delta
+
+
+@pytest.mark.filterwarnings("error")
+def test_targets_at_the_ends_of_float64_are_as_those_beside_them() -> None:
+    least, small, large, most = (
+        noise_for_epsilon(epsilon, 1e-5, 10, 0.5) for epsilon in (5e-324, 1e-200, 1e100, 1.7e308)
+    )
+    assert (least, large) == (small, most)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import (
-    MAX_COST_UNITS,
     MEASURES,
     Gaussian,
     Laplace,
@@ -58,9 +57,7 @@ def test_gaussian_costs_are_the_smallest_floats_above_the_formula(
 
 
 @given(norm_lists, exact.usual_scale)
-def test_pure_dp_costs_half_of_epsilon_squared_and_laplace_is_pure_dp(
-    norms: list[float], scale: float
-) -> None:
+def test_pure_dp_and_laplace_cost_half_of_epsilon_squared(norms: list[float], scale: float) -> None:
     pure, laplace = zcdp_cost(PureDP(), norms), zcdp_cost(Laplace(scale), norms)
     for i, c in enumerate(norms):
         assert exact.is_cost(float(pure[i]), Fraction(c) ** 2 / 2)
@@ -98,15 +95,6 @@ def test_charges_are_monotone_in_the_norm(a: float, b: float, s: float) -> None:
             assert (charges[0] <= charges[1]).all()
 
 
-@pytest.mark.parametrize("measure", MEASURES)
-def test_zero_norm_is_free_and_a_huge_one_saturates(measure: MeasureName) -> None:
-    orders = [2.0, 1e6] if measure == "renyi" else None
-    step = Laplace(1.0) if measure == "pure-dp" else Gaussian(1.0)
-    charges = MEASURES[measure].charge_units(step, [0.0, 1e300], orders)
-    assert not charges[0].any()
-    assert (charges[1] == MAX_COST_UNITS).all()
-
-
 GRID_ORDERS = [1.5, 9.5, 64.0]
 clip_norms = st.one_of(
     st.floats(min_value=2.0**-900, allow_infinity=False),
@@ -116,9 +104,7 @@ counts = st.integers(1, 255)
 
 
 @given(clip_norms, counts)
-def test_the_norm_of_a_level_is_the_smallest_float_at_or_above_its_share(
-    clip: float, count: int
-) -> None:
+def test_norm_of_a_level_is_the_smallest_float_above_its_share(clip: float, count: int) -> None:
     norms = grid_norms(clip, count).tolist()
     for level, norm in enumerate(norms):
         assert model.is_smallest_float_at_least(norm, Fraction(clip) * level / count)
@@ -144,7 +130,7 @@ def test_norms_are_rounded_up_to_the_next_level(
     assert (grid.levels_of(norms) == found.astype(int) - 1).all()
 
 
-def test_counts_are_a_histogram_of_rounded_norms_and_zero_norms_are_no_steps() -> None:
+def test_counts_are_a_histogram_of_rounded_norms_above_zero() -> None:
     norms = [[0.0, 0.5, 0.50001, 1.0], [0.0, 0.0, 0.0, 0.0], [0.1, 0.1, 0.75, 0.0]]
     expected = [[0, 1, 1, 1], [0, 0, 0, 0], [2, 0, 1, 0]]
     counts = NormGrid(1.0, 4).counts(norms)
@@ -175,9 +161,7 @@ def test_a_cost_table_is_what_an_auditor_computes_in_fractions(
     [Gaussian(0.7), PoissonGaussian(0.7, 0.01), Laplace(0.7), PureDP(), PoissonGaussian(1e9, 1e-9)],
     ids=repr,
 )
-def test_a_cost_table_covers_what_its_measure_charges_and_never_falls(
-    row: object, mechanism: Mechanism
-) -> None:
+def test_cost_table_covers_the_charges_and_never_falls(row: object, mechanism: Mechanism) -> None:
     measure: MeasureName = row.name
     orders = GRID_ORDERS if MEASURES[measure].per_order else None
     if not MEASURES[measure].covers_by_table(mechanism):
@@ -186,6 +170,7 @@ def test_a_cost_table_covers_what_its_measure_charges_and_never_falls(
         return
     units = MEASURES[measure].cost_table(mechanism, 2.0, 255, orders)
     assert checked_cost_table(units) is units
+    assert mechanism.__class__ is PoissonGaussian or (np.diff(units, axis=0) > 0).all()
     norms = grid_norms(2.0, 255)
     if measure == "renyi":
         assert (units >= cost_units(renyi_cost(mechanism, norms, GRID_ORDERS))).all()

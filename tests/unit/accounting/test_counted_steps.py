@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from itertools import product
 
+import mpmath
 import numpy as np
 import pytest
-from scipy.stats import norm as normal
 
 from accounting import (
     MEASURES,
     PoissonGaussian,
     RenyiFilter,
+    StepsFilter,
     StepShape,
     candidate_orders,
     steps_measure,
@@ -22,6 +23,7 @@ from accounting import (
 )
 from accounting.costs.step_shape import ONE_STEP
 from accounting.exact.units import MAX_COST_UNITS
+from tests.unit.accounting.exact_deltas import sampled_delta
 
 # A mechanism with two outputs, so that everything can be enumerated in exact numbers: the
 # probability of output 1 at each norm level. Level 1 is level 2 with noise added.
@@ -121,29 +123,20 @@ def test_one_step_more_than_allowed_exceeds_the_copies() -> None:
 @pytest.mark.parametrize("norm", [0.2, 0.9, 1.0])
 def test_a_lower_rate_and_more_noise_are_dominated_by_the_shape(rate: float, norm: float) -> None:
     shape = StepShape(1.0 if rate == 1.0 else 0.01, 0.8)
-    gammas = np.geomspace(0.01, 100.0, 400)
-
-    def curves(q: float, ratio: float) -> tuple[np.ndarray, np.ndarray]:
-        x = np.linspace(-12.0, 12.0 + ratio, 40_001)
-        base, moved = normal.pdf(x), normal.pdf(x - ratio)
-        mixed, width = (1 - q) * base + q * moved, x[1] - x[0]
-        remove = [np.maximum(mixed - g * base, 0).sum() * width for g in gammas]
-        add = [np.maximum(base - g * mixed, 0).sum() * width for g in gammas]
-        return np.array(remove), np.array(add)
-
-    mechanism = PoissonGaussian(0.8, rate)
-    assert shape.units(mechanism, [norm]).tolist() == [ONE_STEP]
-    for step, whole in zip(
-        curves(rate, norm / 0.8), curves(shape.sampling_rate, 1.0 / 0.8), strict=True
-    ):
-        assert (step <= whole + 1e-9).all()
+    assert shape.units(PoissonGaussian(0.8, rate), [norm]).tolist() == [ONE_STEP]
+    for epsilon in np.linspace(-4.0, 4.0, 41).tolist():
+        for added in (False, True):
+            with mpmath.workdps(60):
+                step = sampled_delta(norm / 0.8, rate, epsilon, added=added)
+                whole = sampled_delta(1.0 / 0.8, shape.sampling_rate, epsilon, added=added)
+                assert step <= whole + 1e-40
 
 
 @pytest.mark.parametrize(
     ("rate", "noise", "epsilon", "published"),
     [(0.01, 1.0, 1.828, 1000), (0.01, 0.65, 7.751, 2000), (1.0, 100.0, 0.8, 478)],
 )
-def test_the_number_of_steps_is_that_of_the_certified_loss_distribution(
+def test_number_of_steps_is_that_of_the_loss_distribution(
     rate: float, noise: float, epsilon: float, published: int
 ) -> None:
     """1.828 and 7.751 are rounded, so the certified interval allows a step less."""
@@ -172,7 +165,7 @@ def test_the_renyi_filter_admits_fewer_steps() -> None:
         pytest.param(0.5, 1e-6, 1e-3, 9, marks=pytest.mark.slow),
     ],
 )
-def test_the_noise_for_a_number_of_steps_allows_them_and_hardly_more(
+def test_noise_for_a_number_of_steps_allows_hardly_more(
     epsilon: float, delta: float, rate: float, steps: int
 ) -> None:
     noise = steps_noise_multiplier(epsilon, delta, rate, steps)
@@ -182,16 +175,25 @@ def test_the_noise_for_a_number_of_steps_allows_them_and_hardly_more(
 
 
 def test_a_norm_costs_one_step_and_norm_zero_nothing() -> None:
-    shape = StepShape(0.1, 2.0)
     norms = [0.0, 5e-324, 0.3, 0.5, 0.5000001, 0.51]
-    charge = shape.units(PoissonGaussian(1.0, 0.05), norms)
-    assert charge.tolist() == [0, ONE_STEP, ONE_STEP, ONE_STEP, ONE_STEP, MAX_COST_UNITS]
+    charge = StepShape(0.1, 2.0).units(PoissonGaussian(1.0, 0.05), norms)
+    assert charge.tolist() == [0, *[ONE_STEP] * 4, MAX_COST_UNITS]
 
 
 def test_noise_computed_in_float32_counts() -> None:
-    shape = StepShape(0.1, 1.1)
-    for clip_norm in np.random.default_rng(1).uniform(0.01, 100.0, 200):
-        noise = float(np.float32(1.1) * np.float32(clip_norm))
-        assert (
-            shape.units(PoissonGaussian(noise, 0.1), [float(np.float32(clip_norm))])[0] == ONE_STEP
-        )
+    clip_norms = np.random.default_rng(1).uniform(0.01, 100.0, 200).astype(np.float32)
+    for clip_norm in clip_norms:
+        step = PoissonGaussian(float(np.float32(1.1) * clip_norm), 0.1)
+        assert StepShape(0.1, 1.1).units(step, [float(clip_norm)])[0] == ONE_STEP
+
+
+def test_filter_admits_exactly_the_number_of_steps() -> None:
+    rule, step = StepsFilter(StepShape(0.1, 2.0), 3), PoissonGaussian(2.0, 0.1)
+    state = rule.initial_state(3)
+    for number in range(4):
+        state, admitted = rule.admit_norms(state, step, [0.3, 0.0, 2.0])
+        assert admitted.tolist() == [number < 3, True, False]
+    assert rule.remaining(state).tolist() == [0.0, 3.0, 3.0]
+    state, granted = rule.grant(state, step, [0.5, 2.0, 0.5])
+    assert granted.tolist() == pytest.approx([0.0, 1.0, 0.5], rel=2e-6)
+    assert rule.remaining(state).tolist() == [0.0, 2.0, 2.0]

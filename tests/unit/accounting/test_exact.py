@@ -253,7 +253,7 @@ def test_units_within_an_order_are_the_exact_floor(limits: list[int], a: float) 
 )
 @example(Fraction(1, 10**400))
 @example(10**400)
-def test_a_number_lies_between_its_floats_and_these_are_neighbours(number: int | Fraction) -> None:
+def test_a_number_lies_between_neighbouring_floats(number: int | Fraction) -> None:
     low, high = float_toward(number, "down"), float_toward(number, "up")
     exact = Fraction(number)
     assert low == -math.inf or Fraction(low) <= exact
@@ -264,9 +264,7 @@ def test_a_number_lies_between_its_floats_and_these_are_neighbours(number: int |
 
 @given(st.fractions(min_value=Fraction(1, 10**9), max_value=10**12), st.integers(-400, 400))
 @example(Fraction(9, 4), 0)
-def test_a_root_lies_between_its_floats_and_these_are_neighbours(
-    number: Fraction, power: int
-) -> None:
+def test_a_root_lies_between_neighbouring_floats(number: Fraction, power: int) -> None:
     square = number * Fraction(2) ** power
     low, high = root_toward(square, "down"), root_toward(square, "up")
     assert Fraction(low) ** 2 <= square <= Fraction(high) ** 2

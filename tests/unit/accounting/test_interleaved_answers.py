@@ -115,7 +115,7 @@ def budgets(order: int) -> list[Fraction]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [2, 3])
-def test_no_policy_loses_more_than_its_budget_between_the_answers_of_a_counter(order: int) -> None:
+def test_no_policy_exceeds_its_budget_between_answers_of_a_counter(order: int) -> None:
     for budget in budgets(order):
         worst = max(moment_of(policy, order, budget) for policy in policies())
         assert worst == budget  # met, not only kept
@@ -192,7 +192,7 @@ def drawn_policy(rng: np.random.Generator) -> RowsPolicy:
 
 
 @pytest.mark.slow
-def test_no_policy_exceeds_the_copies_between_the_rows_of_a_participation() -> None:
+def test_no_policy_exceeds_the_copies_between_rows() -> None:
     rng = np.random.default_rng(3)
     found = [excess_over_copies(law_of_rows(drawn_policy(rng))) for _ in range(60)]
     assert max(found) <= 1e-12

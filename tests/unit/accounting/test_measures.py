@@ -12,6 +12,7 @@ import pytest
 
 from accounting import (
     MAX_BUDGET_UNITS,
+    MAX_COST_UNITS,
     MEASURES,
     Gaussian,
     Laplace,
@@ -60,9 +61,10 @@ def test_a_row_covers_exactly_the_steps_that_it_can_charge(
     row: Measure, mechanism: Mechanism
 ) -> None:
     if row.covers(mechanism):
-        charged = row.charge_units(mechanism, [0.0, 1.0], orders_of(row))
+        charged = row.charge_units(mechanism, [0.0, 1.0, 1e300], orders_of(row))
         assert not charged[0].any()
         assert (charged[1] > 0).all()
+        assert (charged[2] == MAX_COST_UNITS).all()
     else:
         with refused("mechanism"):
             row.charge_units(mechanism, [1.0], orders_of(row))
@@ -96,7 +98,7 @@ def test_budgets_imply_the_guarantee_that_they_were_made_for(row: Measure) -> No
 
 
 @ROWS
-def test_amounts_imply_an_epsilon_that_is_never_less_than_theirs(row: Measure) -> None:
+def test_epsilon_of_the_budgets_is_the_one_they_were_made_for(row: Measure) -> None:
     orders = [64.0, 256.0] if row.per_order else None
     budgets = row.budgets_for(1.0, 1e-6, orders)
     epsilon = row.epsilon(budgets, 1e-6, orders)
@@ -104,14 +106,6 @@ def test_amounts_imply_an_epsilon_that_is_never_less_than_theirs(row: Measure) -
     assert row.epsilon(budgets * 1.01, 1e-6, orders) > epsilon
     assert row.epsilon(np.zeros(len(budgets)), 1e-6, orders) == 0.0
     assert row.epsilon(budgets * math.inf, 1e-6, orders) == math.inf
-    for number in (-1.0, math.nan):
-        with refused("amounts"):
-            row.epsilon([number] * len(budgets), 1e-6, orders)
-    with refused("amounts"):
-        row.epsilon([1.0] * (len(budgets) + 1), 1e-6, orders)
-    for delta in (0.0, 1.0, 2.0):
-        with refused("delta"):
-            row.epsilon(budgets, delta, orders)
 
 
 def test_an_unknown_order_has_the_largest_epsilon() -> None:
@@ -149,7 +143,7 @@ def test_orders_belong_to_measures_that_have_them(row: Measure) -> None:
 
 @ROWS
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: type(mechanism).__name__)
-def test_what_is_not_the_same_on_every_machine_is_charged_by_cost_tables(
+def test_charges_that_depend_on_the_machine_need_cost_tables(
     row: Measure, mechanism: Mechanism
 ) -> None:
     inexact = {
@@ -157,23 +151,16 @@ def test_what_is_not_the_same_on_every_machine_is_charged_by_cost_tables(
         *product(("renyi", "gdp"), (Laplace, PureDP)),
     }
     if mechanism == PoissonGaussian(2.0, 1.0):  # every user is sampled
+        assert not row.needs_table(mechanism)
         assert row.covers_by_table(mechanism) == row.covers(Gaussian(2.0))
         return
     assert row.needs_table(mechanism) == ((row.name, type(mechanism)) in inexact)
     assert row.covers_by_table(mechanism) == (row.covers(mechanism) or row.needs_table(mechanism))
-    if row.covers_by_table(mechanism):
-        units = row.cost_table(mechanism, 1.0, 4, orders_of(row))
-        assert (np.diff(units, axis=0) > 0).all()
-    else:
-        with refused("mechanism"):
-            row.cost_table(mechanism, 1.0, 4, orders_of(row))
 
 
 @ROWS
 @pytest.mark.parametrize("budget", [1, 3, 2**41 + 7, 2**44, MAX_BUDGET_UNITS])
-def test_gaussian_rho_is_what_gaussian_steps_within_the_budget_add_up_to(
-    row: Measure, budget: int
-) -> None:
+def test_gaussian_rho_is_the_sum_of_gaussian_steps_in_the_budget(row: Measure, budget: int) -> None:
     rho = row.gaussian_rho(budget)
     if row.name in ("renyi", "pure-dp"):
         assert rho is None

@@ -104,12 +104,10 @@ def test_users_together_are_as_users_alone(costs: list[int], step: int, start: i
         alone = advance_units(used[i : i + 1], ticks[i : i + 1], np.array([cost]), step)
         assert (alone[0][0], alone[1][0]) == (together[0][i], together[1][i])
     column = advance_units(used[:, None], ticks, np.array(costs, dtype=np.int64)[:, None], [step])
-    np.testing.assert_array_equal(column[0][:, 0], together[0])
-    np.testing.assert_array_equal(column[1], together[1])
-    np.testing.assert_array_equal(ticks, np.arange(1, len(costs) + 1))
+    np.testing.assert_array_equal(np.column_stack(column), np.column_stack(together))
 
 
-@pytest.mark.parametrize("step", [1, 3, MAX_BUDGET_UNITS])
+@pytest.mark.parametrize("step", [1, MAX_BUDGET_UNITS])
 def test_huge_costs_saturate_and_never_overflow(step: int) -> None:
     used, ticks = np.array([0, step]), np.array([1, MAX_TICKS])
     cost = np.array([MAX_COST_UNITS - 1, MAX_COST_UNITS - 1])

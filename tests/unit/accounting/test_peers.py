@@ -28,15 +28,6 @@ from dp_accounting.rdp import RdpAccountant
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.exact.argument_checks import IntArray
 from accounting.reports import Method, NormGrid, ReportAccountant
-from bench.papers.side_by_side import (
-    LIBRARIES,
-    SETTINGS,
-    ComparedSetting,
-    cell,
-    certified,
-    installed,
-)
-from tests.readme import page
 
 WHOLE_ORDERS = [2.0, 3.0, 5.0, 8.0, 32.0, 64.0, 256.0, 1024.0]
 GRID = NormGrid(1.0, 5)
@@ -53,12 +44,6 @@ OPACUS_RUNS = [
     (0.001, 2.0, 10000, 0.20127230462935622),
     (0.1, 4.0, 500, 2.5488368682177476),
 ]
-
-
-def published(setting: ComparedSetting) -> list[str]:
-    """The values of a setting in docs/comparison.md, in the order of its columns."""
-    (row,) = (line for line in page("comparison").splitlines() if f"| {setting.name} |" in line)
-    return [value.strip() for value in row.strip("|").split("|")][1:]
 
 
 def events(mechanism: PoissonGaussian, history: IntArray) -> list[tuple[float, int]]:
@@ -92,7 +77,7 @@ def peer_pld(mechanism: PoissonGaussian, history: IntArray, upper: bool) -> obje
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
-def test_renyi_reports_are_those_of_dp_accounting_on_mixed_histories(
+def test_renyi_reports_are_those_of_dp_accounting(
     mechanism: PoissonGaussian,
 ) -> None:
     reports = ReportAccountant(mechanism, GRID, orders=WHOLE_ORDERS)
@@ -105,7 +90,7 @@ def test_renyi_reports_are_those_of_dp_accounting_on_mixed_histories(
 
 
 @pytest.mark.parametrize(("rate", "noise", "steps", "epsilon"), OPACUS_RUNS)
-def test_renyi_epsilons_are_those_of_opacus_and_default_orders_are_as_good(
+def test_renyi_epsilons_are_those_of_opacus(
     rate: float, noise: float, steps: int, epsilon: float
 ) -> None:
     mechanism, grid = PoissonGaussian(noise, rate), NormGrid(1.0, 1)
@@ -121,7 +106,7 @@ def test_renyi_epsilons_are_those_of_opacus_and_default_orders_are_as_good(
     [MECHANISMS[0], *(pytest.param(m, marks=pytest.mark.thorough) for m in MECHANISMS[1:])],
     ids=str,
 )
-def test_pld_and_saddle_point_bounds_agree_with_the_loss_distributions_of_dp_accounting(
+def test_loss_distributions_agree_with_dp_accounting(
     mechanism: PoissonGaussian,
 ) -> None:
     reports = ReportAccountant(mechanism, GRID)
@@ -143,23 +128,3 @@ def test_pld_and_saddle_point_bounds_agree_with_the_loss_distributions_of_dp_acc
 
 
 # --------------------------------------------------------------------- the table of ten settings
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_published_epsilons_are_those_of_each_library(setting: ComparedSetting) -> None:
-    ours, *theirs = published(setting)
-    lower, _, upper = certified(setting)
-    assert cell(upper) == ours
-    names = {name for name, _ in installed()}
-    assert "dp-accounting" in names
-    for (name, library), value in zip(LIBRARIES.items(), theirs, strict=True):
-        if value != cell(None):
-            assert float(value) >= lower - 1e-3, name
-        if name not in names:
-            continue
-        epsilon = library(setting)
-        if epsilon is None:
-            assert value == cell(None), name
-        else:
-            assert float(value) == pytest.approx(epsilon, rel=1e-3), name

@@ -65,7 +65,7 @@ def lattice_delta(lattice: LatticeLoss, epsilon: float, added: bool) -> float:
 
 @pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize(("ratio", "rate", "step"), STEPS)
-def test_step_lies_between_its_two_discretisations_at_every_epsilon(
+def test_step_lies_between_its_discretisations(
     ratio: float, rate: float, step: float, added: bool
 ) -> None:
     losses = discretised(SampledGaussian(ratio, rate), step, 12.0)
@@ -86,7 +86,7 @@ def test_step_lies_between_its_two_discretisations_at_every_epsilon(
     st.sampled_from([4.0, 8.0, 16.0, 37.5]),
     st.floats(0.0, 1.0),
 )
-def test_masses_of_a_dominated_lattice_add_up_to_at_most_one_and_those_above_to_at_least(
+def test_masses_of_lattices_add_up_to_one_on_the_safe_side(
     rate: float, ratio: float, cut: float, part: float
 ) -> None:
     largest = max(map(abs, SampledGaussian(ratio, rate).extremes(cut)))
@@ -101,7 +101,7 @@ def test_masses_of_a_dominated_lattice_add_up_to_at_most_one_and_those_above_to_
 
 
 @pytest.mark.parametrize("step", [2.0**-60, 4.0, 2.0**-1000])
-def test_lattices_that_cannot_tell_losses_apart_or_overflow_are_refused(step: float) -> None:
+def test_lattices_that_are_too_coarse_or_overflow_are_refused(step: float) -> None:
     with refused("step"):
         discretised(SampledGaussian(20.0, 1e-15), step, 37.5)
 
@@ -178,18 +178,26 @@ def test_expectations_of_the_lattice_are_above_the_exact_ones(
     st.floats(-14.0, 0.0).map(math.exp),
     st.floats(-600.0, -0.1).map(math.exp),
 )
-def test_epsilon_of_one_step_is_never_outside_of_its_bounds(
-    ratio: float, rate: float, delta: float
-) -> None:
+@example(1.5, 0.3, 1e-3)
+@example(0.05, 0.01, 1e-5)
+@example(3.0, 0.95, 1e-5)
+def test_one_step_is_never_outside_of_its_bounds(ratio: float, rate: float, delta: float) -> None:
     report = PldReport(PoissonGaussian(1.0, rate), np.array([ratio]))
     bounds = report.epsilon(rows([1]), delta)
     assert larger_sampled_delta(ratio, rate, float(bounds.upper[0])) <= delta
     assert (
         bounds.lower[0] == 0.0 or larger_sampled_delta(ratio, rate, float(bounds.lower[0])) >= delta
     )
+    for epsilon in (0.0, 0.1, 1.0, 5.0):
+        lower, estimate, upper = report.delta(rows([1]), epsilon)
+        exact = larger_sampled_delta(ratio, rate, epsilon)
+        assert mpf(lower[0]) <= exact <= mpf(upper[0])
+        assert lower[0] <= estimate[0] <= upper[0]
+        if exact > 1e-20 and 0.05 <= ratio <= 3.0 and rate >= 1e-4:
+            assert float(exact) * 0.95 <= lower[0] <= upper[0] <= float(exact) * 1.05
 
 
-def test_norm_beyond_the_tables_is_unbounded_above_and_the_largest_one_below() -> None:
+def test_norm_beyond_the_tables_is_unbounded_above() -> None:
     report = PldReport(Gaussian(1.0), np.array([0.5, 200.0]))
     bounds = report.epsilon(rows([1, 0], [1, 1]), DELTA)
     assert bounds.upper[1] == math.inf
@@ -204,7 +212,7 @@ def test_norm_beyond_the_tables_is_unbounded_above_and_the_largest_one_below() -
     ("noise", "q", "steps", "epsilon"),
     [(0.3, 1e-5, 10**5, 1.0), (0.5, 1e-4, 10**3, 0.1), (1.0, 1e-3, 10**3, 1.0)],
 )
-def test_delta_is_tight_where_adding_a_user_can_lose_hardly_as_much(
+def test_delta_is_tight_near_the_largest_loss_of_adding_a_user(
     noise: float, q: float, steps: int, epsilon: float
 ) -> None:
     # Just below the largest loss of that direction, where its delta all but vanishes.
@@ -215,20 +223,6 @@ def test_delta_is_tight_where_adding_a_user_can_lose_hardly_as_much(
 
 def report(q: float, ratios: list[float]) -> PldReport:
     return PldReport(PoissonGaussian(1.0, q), np.array(ratios))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("q", [1e-4, 0.01, 0.3, 0.95])
-@pytest.mark.parametrize("m", [0.05, 0.7, 1.5, 3.0])
-@pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 5.0])
-def test_delta_of_one_step_lies_between_the_bounds(q: float, m: float, epsilon: float) -> None:
-    lower, estimate, upper = report(q, [m]).delta(np.array([[1]]), epsilon)
-    exact = larger_sampled_delta(m, q, epsilon)
-    assert lower[0] <= estimate[0] <= upper[0]
-    assert mpf(lower[0]) <= exact <= mpf(upper[0])
-    if exact > 1e-20:
-        assert upper[0] <= float(exact) * 1.05
-        assert lower[0] >= float(exact) * 0.95
 
 
 def total_variation_up(ratio: float, rate: float, steps: int) -> float:
@@ -247,7 +241,7 @@ def total_variation_up(ratio: float, rate: float, steps: int) -> float:
 )
 @example(1.2077818275488336e-08, 1.0 / 0.5640967641203588, 2176141669575)
 @example(1.6849489561803855e-13, 1.0 / 0.04050237510066314, 4339)
-def test_lower_bound_is_never_above_total_variation_at_the_smallest_rates(
+def test_lower_bound_is_within_total_variation_at_small_rates(
     rate: float, ratio: float, steps: int
 ) -> None:
     bounds = report(rate, [ratio]).delta(np.array([[steps]]), 0.0)
@@ -303,7 +297,7 @@ def test_randomised_responses_are_the_exact_ones(size: float, count: int, part: 
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
-def test_gaussian_and_laplace_steps_are_an_integral_over_the_loss_of_one(epsilon: float) -> None:
+def test_gaussian_and_laplace_steps_agree_with_an_integral(epsilon: float) -> None:
     report = PldReport([Laplace(2.0), Gaussian(1.0)], np.array([1.0, 0.8]))
     m, e = mpf(0.5), mpf(epsilon)
     between = mpmath.quad(
@@ -349,7 +343,7 @@ def test_rates_and_noises_that_are_the_same_count_together() -> None:
         np.testing.assert_allclose(first, second, rtol=1e-9)
 
 
-def test_divergences_of_mixed_histories_are_the_sums_of_those_of_each() -> None:
+def test_divergences_of_mixed_histories_are_sums() -> None:
     norms, counts = np.array([1.0, 0.5, 0.2]), np.array([[5, 7, 3]])
     mechanisms = [Laplace(4.0), PoissonGaussian(1.0, 0.1), Laplace(4.0)]
     total = RenyiReport(mechanisms, norms).divergences(counts)

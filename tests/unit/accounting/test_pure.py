@@ -55,7 +55,7 @@ def test_gaussian_dp_of_that_mu_dominates_randomised_response(
     assert gdp_to_delta(mu, 0.0) == pytest.approx(math.tanh(epsilon / 2.0), rel=1e-9)
 
 
-def test_a_cost_table_of_pure_dp_under_gdp_is_mu_squared_rounded_up() -> None:
+def test_gdp_cost_table_of_pure_dp_is_mu_squared_rounded_up() -> None:
     laplace, pure = (
         MEASURES["gdp"].cost_table(Laplace(2.0), 2.0, 50),
         MEASURES["gdp"].cost_table(PureDP(), 1.0, 50),
@@ -68,7 +68,7 @@ def test_a_cost_table_of_pure_dp_under_gdp_is_mu_squared_rounded_up() -> None:
         MEASURES["gdp"].charge_units(Laplace(2.0), [1.0])
 
 
-def test_randomised_response_as_often_as_admitted_is_epsilon_dp() -> None:
+def test_admitted_randomised_responses_are_epsilon_dp() -> None:
     """The likelihood ratio of every path of an adaptive run, both ways, by enumeration."""
     budget, choices = 1.0, (0.7, 0.3, 0.4)
     rule = PureDPFilter(budget)

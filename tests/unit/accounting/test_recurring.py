@@ -1,9 +1,9 @@
-"""Recurring charges equal charging every user at every step, bit for bit."""
+"""Recurring charges equal charging every user at every step, also at one order per user."""
 
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import (
-    MEASURES,
     PoissonGaussian,
-    RenyiFilter,
-    advance_units,
     best_order,
     candidate_orders,
+    renyi_budgets,
+    renyi_cost,
+    renyi_to_delta,
 )
 from accounting.filters import due_steps
 from accounting.filters.account_terms import AccountCostTable, AccountTerms, Orders
-from accounting.filters.admission import pay
+from accounting.filters.due_steps import NEVER, DueSteps
 from accounting.filters.recurring import BudgetAccount, RecurringCharge, StepOutcome
 from accounting.filters.roster_columns import EXHAUSTED, HALTED
 from tests.unit.accounting.step_by_step import (
@@ -250,73 +250,23 @@ def check_against_every_step(data: st.DataObject) -> None:
     world.check_balances()
 
 
-# ------------------------------------------------- sampled steps, time and memory
+# ----------------------------------------------------------------------------- time and memory
 
 
-def balances_of(users: int) -> Balances:
+def begun(users: int, budget: int, tick_size: int) -> tuple[BudgetAccount, RecurringCharge]:
+    """Return an account and a roster of all its users, with random levels."""
     spent, base = np.zeros((2, users), dtype=np.int64)
-    return Balances(spent, base, np.ones(users, dtype=np.int64), np.zeros(users, dtype=np.uint8))
-
-
-def begun(
-    account: BudgetAccount, slots: np.ndarray, levels: Sequence[int]
-) -> tuple[RecurringCharge, Columns]:
-    columns = Columns(levels)
-    return RecurringCharge([account], slot_maps([slots]), columns), columns
-
-
-def table(account: BudgetAccount, units: object) -> list[AccountCostTable]:
-    return [AccountCostTable(account.terms, np.asarray(units))]
-
-
-def random_levels(users: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 101, users).astype(np.uint8)
-
-
-def test_sampled_steps_are_charged_at_the_per_user_order() -> None:
-    users = 3000
-    rule = RenyiFilter(*candidate_orders(2.0, 1e-5))
-    charges = MEASURES["renyi"].cost_table(PoissonGaussian(0.9, 0.03), 1.0, 100, rule.orders)
-    levels = random_levels(users)
-    order = best_order(charges, rule.budget_units)[levels]
-    tick_sizes = np.array([budget // 7 for budget in rule.budget_units])
-    account = BudgetAccount(
-        AccountTerms(rule.budget_units, tuple(tick_sizes.tolist()), "per-user"), balances_of(users)
-    )
-    account.balances.order[:] = order
-    recurring, _ = begun(account, np.arange(users), levels)
-    budgets = np.array(rule.budget_units)[order]
-    spent, base = np.zeros(users, dtype=np.int64), np.zeros(users, dtype=np.int64)
-    ticks, admitted = np.ones(users, dtype=np.int64), np.ones(users, dtype=np.bool_)
-    rng = np.random.default_rng(1)
-    settled = halts = 0
-    for step in range(400):
-        listed = np.sort(rng.choice(users, 20, replace=False))
-        levels[listed] = rng.integers(0, 101, 20)
-        tables = None if step else table(account, charges)
-        outcome = recurring.step(tables, listed, levels[listed])
-        cost = charges[levels, order]
-        after, fits = pay(spent, cost, budgets)
-        used, risen = advance_units(spent - base, ticks, after - spent, tick_sizes[order][:, None])
-        assert outcome.halted.tolist() == np.flatnonzero(admitted & ~fits).tolist()
-        assert outcome.readmitted.tolist() == np.flatnonzero(~admitted & fits).tolist()
-        assert outcome.raised[0].positions.tolist() == np.flatnonzero(risen != ticks).tolist()
-        spent, base, ticks, admitted = after, after - used, risen, fits
-        settled += users if isinstance(outcome.settled, slice) else outcome.settled.size
-        halts += outcome.halted.size
-    recurring.settle()
-    assert (account.balances.spent == spent).all()
-    assert (account.balances.base == base).all()
-    assert (account.balances.ticks == ticks).all()
-    assert halts > users / 2
-    assert settled < users * 40
+    order = np.zeros(users, dtype=np.uint8)
+    balances = Balances(spent, base, np.ones(users, dtype=np.int64), order)
+    account = BudgetAccount(AccountTerms((budget,), (tick_size,)), balances)
+    levels = np.random.default_rng(0).integers(0, 101, users).astype(np.uint8)
+    return account, RecurringCharge([account], slot_maps([np.arange(users)]), Columns(levels))
 
 
 def test_a_step_at_which_nothing_happens_looks_at_nobody() -> None:
-    users = 50_000
-    account = BudgetAccount(AccountTerms((2**61,), (2**61,)), balances_of(users))
-    recurring, _ = begun(account, np.arange(users), random_levels(users))
-    assert recurring.step(table(account, np.arange(101))).settled == slice(0, users)
+    account, recurring = begun(50_000, 2**61, 2**61)
+    table = [AccountCostTable(account.terms, np.arange(101))]
+    assert recurring.step(table).settled == slice(0, 50_000)
     for _ in range(50):
         outcome = recurring.step()
         assert not isinstance(outcome.settled, slice)
@@ -326,16 +276,76 @@ def test_a_step_at_which_nothing_happens_looks_at_nobody() -> None:
 
 
 def test_a_user_takes_no_more_than_40_bytes() -> None:
-    users = 400_000
-    levels = random_levels(users)
     tracemalloc.start()
     try:
-        account = BudgetAccount(AccountTerms((2**40,), (2**36,)), balances_of(users))
-        recurring, _ = begun(account, np.arange(users), levels)
-        charges = table(account, np.arange(101, dtype=np.int64) ** 2 * 2**20)
+        account, recurring = begun(400_000, 2**40, 2**36)
+        table = [AccountCostTable(account.terms, np.arange(101, dtype=np.int64) ** 2 * 2**20)]
         for step in range(30):
-            recurring.step(None if step else charges)
+            recurring.step(None if step else table)
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert used < 40 * users
+    assert used < 40 * 400_000
+
+
+@given(st.data())
+def test_the_calendar_finds_who_is_due_and_nobody_else(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 200))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    queue, due = DueSteps(), np.full(rows, 1, dtype=np.int64)
+    queue.extend(rows, 1)
+    for step in range(1, data.draw(st.integers(2, 60))):
+        found = queue.take(step)
+        assert found.tolist() == np.flatnonzero(due == step).tolist()
+        moved = np.union1d(found, rng.choice(rows, data.draw(st.integers(0, 3))))
+        reach = data.draw(st.sampled_from([1, 5, 2000]))
+        later = step + rng.integers(1, reach + 1, moved.size)
+        later[rng.random(moved.size) < 0.2] = NEVER
+        due[moved] = later
+        queue.put(moved, later.astype(np.uint32))
+
+
+units = st.integers(0, 2**61)
+
+
+@given(st.lists(st.lists(st.integers(0, 2**62), min_size=3, max_size=3)), st.tuples(*[units] * 3))
+def test_the_per_user_order_admits_most_steps_of_the_charge(
+    rows: list[list[int]], budgets: tuple[int, ...]
+) -> None:
+    costs = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    chosen = best_order(costs, budgets)
+    assert chosen.dtype == np.uint8
+    for row, index in zip(rows, chosen.tolist(), strict=True):
+        steps = [budget // max(cost, 1) for budget, cost in zip(budgets, row, strict=True)]
+        assert steps[index] == max(steps)
+        quotients = [float(b) / float(max(c, 1)) for b, c in zip(budgets, row, strict=True)]
+        level = [q if s == max(steps) else -1.0 for q, s in zip(quotients, steps, strict=True)]
+        assert index == level.index(max(level))
+
+
+def test_charge_of_nothing_takes_the_order_of_the_largest_budget() -> None:
+    assert best_order(np.array([[0, 0, 0], [9, 8, 20]]), [4, 5, 7]).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 8.0, 100.0])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
+def test_every_rung_of_the_ladder_alone_implies_the_target(epsilon: float, delta: float) -> None:
+    ladder = candidate_orders(epsilon, delta)
+    assert 8 <= ladder.orders.size <= 32
+    assert (np.diff(ladder.orders) > 0.0).all()
+    assert (ladder.budgets == renyi_budgets(epsilon, delta, ladder.orders)).all()
+    for order, budget in zip(*ladder, strict=True):
+        assert budget > 0.0
+        assert renyi_to_delta([order], [budget], epsilon) <= delta
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_the_ladder_admits_nearly_as_many_steps_as_any_order(epsilon: float) -> None:
+    ladder = candidate_orders(epsilon, 1e-5)
+    orders = 1.0 + np.exp2(np.arange(-6 * 16, 10 * 16) / 16.0)
+    budgets = renyi_budgets(epsilon, 1e-5, orders)
+    for noise, rate in [(0.5, 1e-3), (0.8, 1e-3), (1.1, 1e-2), (5.0, 1.0)]:
+        mechanism, norms = PoissonGaussian(noise, rate), [0.02, 0.1, 0.3, 1.0]
+        best = (budgets / renyi_cost(mechanism, norms, orders)).max(axis=1)
+        ours = (ladder.budgets / renyi_cost(mechanism, norms, ladder.orders)).max(axis=1)
+        assert ((ours >= 0.98 * best) | (best < 50)).all()

@@ -349,6 +349,10 @@ def reports() -> list[Refused]:
         for call in (partial(report.epsilon, delta=1e-5), partial(report.delta, epsilon=1.0))
         for method in METHODS
     ]
+    for name in ("gdp", "zcdp", "renyi", "pure-dp"):
+        row, orders = MEASURES[name], [2.0] if name == "renyi" else None
+        epsilon = partial(row.epsilon, orders=orders)
+        found.append(refuses(epsilon, amounts=([1.0], no_amounts), delta=(0.1, [0.0, 1.0, 2.0])))
     for name in ("gdp", "zcdp"):
         row = MEASURES[name]
         found += [
@@ -402,7 +406,8 @@ MECHANISMS: list[Mechanism] = [
     *(Laplace(s) for s in (1.0, 5e-324, 1.7e308)),
     *(PureDP(), PoissonGaussian(1.0, 0.01), PoissonGaussian(5e-324, 5e-324)),
     *(PoissonGaussian(1.7e308, 1.0 - 2**-53), PoissonGaussian(1.0, 1.0)),
-    PoissonRecords(1.0, 0.01, 3),
+    *(PoissonRecords(1.0, 0.01, 3), PoissonRecords(1e-300, 0.5, 1000)),
+    *(PoissonRecords(1e300, 1e-290, 1000), PoissonRecords(1.0, 1.0 - 2.0**-53, 1000)),
 ]
 RULES: list[BudgetFilter] = [
     *(ZcdpFilter(0.3), GdpFilter(0.3), ZcdpFilter(0.0), RenyiFilter([2.0], [0.3])),

@@ -46,9 +46,12 @@ def assert_within(rows: Rows, limits: Rows) -> None:
 
 
 @given(NUMBERS | VECTORS)
+@example(np.zeros((2, 3)))
+@example(np.empty((2, 0)))
 def test_norms_are_never_rounded_down_and_hardly_up(rows: Rows) -> None:
     for square, norm in zip(squared_norms(rows), row_norms(rows).tolist(), strict=True):
         assert Fraction(norm) ** 2 >= square
+        assert (norm == 0.0) == (square == 0)
         below = (Fraction(norm) - 2 * Fraction(TINY)) * (1 - Fraction(2) ** -48)
         assert below <= 0 or below**2 <= square
 
@@ -85,6 +88,7 @@ def test_outer_products_are_clipped_by_one_of_their_factors(a: Rows, b: Rows, li
     a, b = (np.where(np.abs(rows[:count]) < 1e-70, 1.0, rows[:count]) for rows in (a, b))
     norms = norm_products(row_norms(a), row_norms(b))
     factors = clip_factors(norms, np.full(count, limit))
+    assert norm_products(norms, np.zeros(count)).tolist() == [0.0] * count
     exact = [x * y for x, y in zip(squared_norms(a), squared_norms(b), strict=True)]
     assert all(Fraction(n) ** 2 >= square for n, square in zip(norms.tolist(), exact, strict=True))
     scaled = b * factors[:, np.newaxis]

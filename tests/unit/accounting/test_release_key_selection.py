@@ -85,9 +85,7 @@ def test_without_marks_an_own_key_would_need_a_delta() -> None:
 
 @pytest.mark.parametrize("value", [-3.0, 0.0, 0.5, 2.0])
 @pytest.mark.parametrize("stddev", [0.3, 1.0, 4.0])
-def test_selection_and_value_of_an_own_key_tell_no_more_than_the_charged_gaussian(
-    value: float, stddev: float
-) -> None:
+def test_selection_and_value_tell_no_more_than_the_gaussian(value: float, stddev: float) -> None:
     """Exactly: the ratio of the densities of the value rises or falls with it."""
     selection = KeySelection(2, 1.0, stddev)
     p, q = chance(selection, 1), chance(selection, 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,7 +63,7 @@ def test_rounded_normal_of_many_digits_is_normal(stddev: Fraction) -> None:
     assert stats.binomtest(parity, len(draws)).pvalue > FALSE_POSITIVES
 
 
-def test_comparisons_that_one_bit_leaves_open_are_decided_by_more_bits(
+def test_comparisons_left_open_are_decided_by_more_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(exact_noise, "DIGIT_BITS", 1)
@@ -92,23 +91,14 @@ def test_discrete_laplace_has_its_probabilities(scale: Fraction) -> None:
 # ------------------------------------------------------------------- the operating system's source
 
 
-def fed(monkeypatch: pytest.MonkeyPatch, seed: int) -> list[int]:
-    """Let a seeded generator play the operating system; the sizes of the blocks it gave."""
-    generator, sizes = np.random.default_rng(seed), []
-
-    def urandom(size: int) -> bytes:
-        sizes.append(size)
-        return generator.bytes(size)
-
-    monkeypatch.setattr(exact_noise.os, "urandom", urandom)
-    return sizes
-
-
 @pytest.mark.slow
 def test_by_default_every_bit_comes_from_the_operating_system(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sizes = fed(monkeypatch, 16)
+    generator, sizes = np.random.default_rng(16), []
+    monkeypatch.setattr(
+        exact_noise.os, "urandom", lambda size: sizes.append(size) or generator.bytes(size)
+    )
     noise = ExactNoise()
     draws = np.array([noise.rounded_normal(Fraction(22, 7)) for _ in range(20_000)])
     assert normal_pvalue(draws, 22 / 7) > FALSE_POSITIVES
@@ -116,15 +106,6 @@ def test_by_default_every_bit_comes_from_the_operating_system(
     monkeypatch.setattr(exact_noise.os, "urandom", lambda size: pytest.fail("no other source"))
     with pytest.raises(pytest.fail.Exception):
         noise.laplace(Fraction(1))
-
-
-def test_what_is_left_of_a_block_is_used_for_no_other_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    fed(monkeypatch, 17)
-    noise = ExactNoise()
-    noise.rounded_normal(Fraction(1))
-    copies = [copy.deepcopy(noise), pickle.loads(pickle.dumps(noise)), noise]
-    draws = [one.rounded_normal(Fraction(2) ** 60) for one in copies for _ in range(2)]
-    assert len(set(draws)) == len(draws)
 
 
 class _Interruption:
@@ -143,7 +124,7 @@ class _Interruption:
 
 
 @pytest.mark.parametrize("draw", [ExactNoise.rounded_normal, ExactNoise.laplace])
-def test_after_a_draw_that_was_interrupted_anywhere_a_copy_draws_noise_of_its_own(
+def test_copy_after_an_interrupted_draw_draws_noise_of_its_own(
     draw: Callable[[ExactNoise, Fraction], int],
 ) -> None:
     tracer, interrupted = sys.gettrace(), 0
@@ -174,16 +155,13 @@ class Scripted(np.random.Generator):
         return (word.to_bytes(16 if length == 16 else 8, "little") * length)[:length]
 
 
-every_path = pytest.mark.parametrize(
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("trials", "roundings", "count"),
     [(0.0, 0.0, 400_000), (1.0, 0.0, 5_000), (2.0**-12, 1.0, 5_000), (2.0**-10, 2.0**-20, 20_000)],
     ids=["arrays", "every trial open", "every rounding open", "some of each"],
 )
-
-
-@pytest.mark.slow
-@every_path
-@pytest.mark.parametrize("stddev", [Fraction(3, 10), Fraction(22, 7), Fraction(50)])
+@pytest.mark.parametrize("stddev", [Fraction(3, 10), Fraction(22, 7)])
 def test_arrays_are_normal_deviates_rounded_to_integers(
     monkeypatch: pytest.MonkeyPatch, trials: float, roundings: float, count: int, stddev: Fraction
 ) -> None:
@@ -194,15 +172,7 @@ def test_arrays_are_normal_deviates_rounded_to_integers(
         monkeypatch.setattr(exact_normals, "SURE", 0)
     draws = ExactNormals(np.random.default_rng(3)).draw(stddev, count)
     assert draws.dtype == np.int64
-    if stddev == 50:
-        draws, stddev = draws // 25, Fraction(2)  # coarser cells, of a shifted normal
-        edges = np.arange(-5, 5)
-        cumulative = stats.norm.cdf((25 * edges + 24.5) / 50.0)
-        cells = np.bincount(np.searchsorted(edges, draws), minlength=edges.size + 1)
-        expected = np.diff([0.0, *cumulative, 1.0]) * draws.size
-        assert stats.chisquare(cells, expected).pvalue > FALSE_POSITIVES
-    else:
-        assert normal_pvalue(draws, float(stddev)) > FALSE_POSITIVES
+    assert normal_pvalue(draws, float(stddev)) > FALSE_POSITIVES
 
 
 @pytest.mark.slow
@@ -215,7 +185,7 @@ def test_deviates_of_many_digits_are_normal_into_the_tails(stddev: Fraction) -> 
     assert stats.binomtest(beyond, count, 2.0 * stats.norm.sf(3.5)).pvalue > FALSE_POSITIVES
 
 
-def test_probabilities_of_bins_are_those_of_the_density_to_every_digit_used() -> None:
+def test_probabilities_of_bins_are_those_of_the_density() -> None:
     with mpmath.workdps(60):
         weights = [mpmath.exp(-(mpmath.mpf(i) ** 2) / 2**17) for i in range(5_000)]
         whole = mpmath.fsum(weights)
@@ -229,7 +199,7 @@ def test_probabilities_of_bins_are_those_of_the_density_to_every_digit_used() ->
 
 
 @pytest.mark.parametrize("i", [1, 7, 300, 2_000])
-def test_a_number_on_the_border_of_two_bins_is_decided_by_its_next_digits(i: int) -> None:
+def test_number_on_the_border_of_bins_is_decided_by_more_digits(i: int) -> None:
     border = exact_normals.cumulative(256)[i]
     for beyond, expected in ((-(2**100), i - 1), (2**100, i)):
         number = border + beyond
@@ -239,7 +209,7 @@ def test_a_number_on_the_border_of_two_bins_is_decided_by_its_next_digits(i: int
         assert normals.bin_beyond(word) == expected
 
 
-def test_numbers_beyond_the_last_threshold_reach_bins_that_have_none() -> None:
+def test_numbers_beyond_the_last_threshold_reach_later_bins() -> None:
     normals = ExactNormals(np.random.default_rng(6))
     bins = [normals.bin_beyond(2**64 - 1) for _ in range(50)]
     assert min(bins) >= len(exact_normals.thresholds()) - 2
@@ -247,7 +217,7 @@ def test_numbers_beyond_the_last_threshold_reach_bins_that_have_none() -> None:
     assert len(set(bins)) > 5
 
 
-def test_first_digits_select_a_bin_if_all_numbers_with_them_are_in_it() -> None:
+def test_first_digits_select_a_bin_that_has_all_their_numbers() -> None:
     cells, thresholds = exact_normals.cells(), exact_normals.thresholds()
     first = np.arange(2**16, dtype=np.uint64) << np.uint64(48)
     last = first | np.uint64(2**48 - 1)
@@ -257,7 +227,7 @@ def test_first_digits_select_a_bin_if_all_numbers_with_them_are_in_it() -> None:
     assert np.count_nonzero(cells == exact_normals.SEVERAL) < 0.02 * cells.size
 
 
-def test_acceptance_by_the_digits_of_a_word_holds_for_all_later_digits() -> None:
+def test_acceptance_by_the_first_digits_holds_for_all_later_ones() -> None:
     for bin_ in (0, 1, 500, 511, 512, 1_023, 1_024, 4_000):
         least = next(u for u in range(128) if bin_ < u * exact_normals.SURE)
         assert exact_normals.exponent(bin_, Fraction(1, 256)) <= Fraction(least, 128)
@@ -277,7 +247,7 @@ def test_a_word_on_the_border_of_two_bins_is_finished_one_by_one(at: int) -> Non
     assert set(asked) == {border}
 
 
-def test_bits_are_the_operating_systems_unless_a_generator_is_given() -> None:
+def test_bits_are_the_operating_systems_by_default() -> None:
     first, second = (ExactNormals().draw(Fraction(2) ** 30, 100) for _ in range(2))
     assert not np.array_equal(first, second)
     seeded = [ExactNormals(np.random.default_rng(1)).draw(Fraction(5), 1000) for _ in range(2)]
@@ -322,13 +292,10 @@ class ScriptedCoins(np.random.Generator):
 EVERY = list(range(2**16))  # all that the first 16 digits of a coin can be, once each
 
 
-@pytest.mark.parametrize("rate", [2.0**-16, 0.375, 0.5, 1 - 2.0**-16, 1.0])
-def test_rates_of_16_digits_are_decided_by_16_digits(rate: float) -> None:
-    assert heads(2**16, rate, ScriptedCoins(EVERY)).size == rate * 2**16
-
-
 @pytest.mark.parametrize("rate", [2.0**-17, 0.01, 0.3, 1 / 3, 0.999])
-def test_other_rates_leave_one_of_them_open(rate: float) -> None:
+def test_first_16_digits_leave_one_of_them_open(rate: float) -> None:
+    for exact in (2.0**-16, 0.375, 0.5, 1 - 2.0**-16, 1.0):
+        assert heads(2**16, exact, ScriptedCoins(EVERY)).size == exact * 2**16
     whole = int(rate * 2**16)  # exact: a product with a power of two
     assert heads(2**16, rate, ScriptedCoins(EVERY, [0])).tolist() == [*range(whole + 1)]
     assert heads(2**16, rate, ScriptedCoins(EVERY, [2**16 - 1])).tolist() == [*range(whole)]

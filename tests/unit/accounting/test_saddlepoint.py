@@ -50,6 +50,12 @@ def assert_ordered(bounds: Bounds) -> None:
     assert np.all(bounds.estimate <= bounds.upper)
 
 
+def assert_meet(bounds: Bounds, other: Bounds) -> None:
+    assert_ordered(bounds)
+    assert bounds.lower[0] <= other.upper[0]
+    assert other.lower[0] <= bounds.upper[0]
+
+
 # ----------------------------------------------------------- cumulants and the two approximations
 
 
@@ -177,12 +183,9 @@ rate      noise   steps     delta
 @pytest.mark.parametrize("row", SINGLE.split("\n")[2:-1])
 def test_interval_meets_that_of_the_loss_distributions(row: str) -> None:
     rate, noise, count, delta = (float(number) for number in row.split())
-    mechanism, norms, counts = PoissonGaussian(noise, rate), np.ones(1), steps(int(count))
-    exact = PldReport(mechanism, norms).epsilon(counts, delta)
-    bounds = SaddlePointReport(mechanism, norms).epsilon(counts, delta)
-    assert_ordered(bounds)
-    assert bounds.lower[0] <= exact.upper[0]
-    assert exact.lower[0] <= bounds.upper[0]
+    step, norms = PoissonGaussian(noise, rate), np.ones(1)
+    reports = SaddlePointReport(step, norms), PldReport(step, norms)
+    assert_meet(*(report.epsilon(steps(int(count)), delta) for report in reports))
 
 
 KINDS: dict[str, list[Mechanism]] = {
@@ -204,15 +207,10 @@ def test_interval_meets_the_exact_one_for_steps_of_every_kind(
     kind: str, history: list[int], delta: float, epsilon: float
 ) -> None:
     norms = LEVELS * (0.1 if kind == "pure" else 1.0)
-    ours, exact = SaddlePointReport(KINDS[kind], norms), PldReport(KINDS[kind], norms)
-    counts = steps(*history)
-    found = [(ours.epsilon(counts, delta), exact.epsilon(counts, delta))]
+    reports = SaddlePointReport(KINDS[kind], norms), PldReport(KINDS[kind], norms)
+    assert_meet(*(report.epsilon(steps(*history), delta) for report in reports))
     with suppress(InvalidInput):  # the interval may end above 1
-        found.append((ours.delta(counts, epsilon), exact.delta(counts, epsilon)))
-    for bounds, other in found:
-        assert_ordered(bounds)
-        assert bounds.lower[0] <= other.upper[0]
-        assert other.lower[0] <= bounds.upper[0]
+        assert_meet(*(report.delta(steps(*history), epsilon) for report in reports))
 
 
 def test_delta_is_nothing_beyond_the_largest_loss() -> None:
@@ -238,6 +236,3 @@ def test_an_interval_that_says_nothing_is_refused() -> None:
             far.epsilon(steps(0, 1), 1e-5)
         with refused("epsilon"):
             far.delta(np.array([[5, 0], [5, 1]]), 1e3)
-
-
-# ------------------------------------------------------------------------------------- properties

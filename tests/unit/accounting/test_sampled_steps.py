@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from scipy.stats import norm as normal
 
 from accounting import (
-    MAX_COST_UNITS,
     MEASURES,
     Gaussian,
     NormGrid,
@@ -78,12 +77,9 @@ def one(s: float, q: float, a: float, norm: float = 1.0) -> float:
     return float(renyi_cost(mechanism, [norm], [a])[0, 0])
 
 
-def is_just_above(result: float, exact: Fraction, slack: float = SLACK) -> bool:
-    return exact <= Fraction(result) <= exact * (1 + Fraction(slack))
-
-
-def as_fraction(value: mpmath.mpf) -> Fraction:
-    return Fraction(mpmath.nstr(value, 40))
+def is_just_above(result: float, exact: mpmath.mpf) -> bool:
+    with mpmath.workdps(60):
+        return bool(exact <= result <= exact * (1 + mpmath.mpf(SLACK)))
 
 
 def binomial_sum(s: float, q: float, a: int) -> mpmath.mpf:
@@ -104,8 +100,9 @@ def binomial_sum(s: float, q: float, a: int) -> mpmath.mpf:
 def test_divergences_are_just_above_the_golden_values(
     s: float, q: float, a: float, remove: str, add: str
 ) -> None:
-    assert is_just_above(one(s, q, a), Fraction(remove))
-    assert Fraction(add) <= Fraction(remove)
+    with mpmath.workdps(40):
+        assert is_just_above(one(s, q, a), mpmath.mpf(remove))
+        assert mpmath.mpf(add) <= mpmath.mpf(remove)
 
 
 @examples(40)
@@ -113,26 +110,20 @@ def test_divergences_are_just_above_the_golden_values(
 @example(0.3, 1e-6, 2)
 @example(3.0, 0.01, 1024)
 def test_whole_orders_are_just_above_the_binomial_sum(s: float, q: float, a: int) -> None:
-    assert is_just_above(one(s, q, float(a)), as_fraction(binomial_sum(s, q, a)))
+    assert is_just_above(one(s, q, float(a)), binomial_sum(s, q, a))
 
 
 # -------------------------------------------------------------------------------------- limits
 
 
 @given(st.lists(logarithmic(1e-3, 100.0), max_size=6), ratio)
-def test_rate_one_costs_what_the_gaussian_costs_and_rate_zero_nothing(
+def test_rate_one_costs_what_the_gaussian_costs_and_zero_nothing(
     norms: list[float], s: float
 ) -> None:
-    gaussian = Gaussian(s)
-    everybody, nobody = PoissonGaussian(s, 1.0), PoissonGaussian(s, 0.0)
-    expected = renyi_cost(gaussian, norms, ORDERS)
-    np.testing.assert_array_equal(renyi_cost(everybody, norms, ORDERS), expected)
-    np.testing.assert_array_equal(
-        MEASURES["renyi"].charge_units(everybody, norms, ORDERS),
-        MEASURES["renyi"].charge_units(gaussian, norms, ORDERS),
-    )
-    assert not renyi_cost(nobody, norms, ORDERS).any()
-    assert not MEASURES["renyi"].charge_units(nobody, norms, ORDERS).any()
+    for cost in (renyi_cost, MEASURES["renyi"].charge_units):
+        gaussian = cost(Gaussian(s), norms, ORDERS)
+        np.testing.assert_array_equal(cost(PoissonGaussian(s, 1.0), norms, ORDERS), gaussian)
+        assert not cost(PoissonGaussian(s, 0.0), norms, ORDERS).any()
 
 
 # ---------------------------------------------------------------------------------- properties
@@ -171,20 +162,12 @@ def test_no_argument_gives_less_than_the_exact_cost_or_nan(
         assert cost >= a / (mpmath.mpf(a) - 1) * mpmath.log(q) + gaussian
 
 
-@given(st.lists(wild_norm, max_size=8), rate, st.randoms(use_true_random=False))
-def test_users_together_cost_what_they_cost_alone_in_any_order(
-    norms: list[float], q: float, random
-) -> None:
-    mechanism = PoissonGaussian(1.3, q)
-    together = renyi_cost(mechanism, norms, ORDERS)
+@given(st.lists(wild_norm, max_size=8), rate)
+def test_users_together_cost_what_they_cost_alone(norms: list[float], q: float) -> None:
+    together = renyi_cost(PoissonGaussian(1.3, q), norms, ORDERS)
     assert together.shape == (len(norms), len(ORDERS))
-    shuffled = list(range(len(norms)))
-    random.shuffle(shuffled)
-    again = renyi_cost(mechanism, [norms[i] for i in shuffled], ORDERS[::-1])
-    np.testing.assert_array_equal(together[shuffled][:, ::-1], again)
-    for i, norm in enumerate(norms):
-        alone = [one(1.3, q, a, norm) for a in ORDERS]
-        np.testing.assert_array_equal(together[i], alone)
+    alone = [[one(1.3, q, a, norm) for a in ORDERS] for norm in norms]
+    np.testing.assert_array_equal(together, np.array(alone).reshape(together.shape))
 
 
 def test_memory_holds_no_array_of_users_by_orders_by_nodes() -> None:
@@ -238,16 +221,12 @@ def whole_order(s: float, q: float, k: int, order: int) -> mpmath.mpf:
     return mpmath.log(moment) / (order - 1)
 
 
-def records_just_above(result: float, exact: mpmath.mpf, slack: float = 1e-9) -> bool:
-    return bool(exact <= result <= exact * (1 + slack))
-
-
 @pytest.mark.parametrize(("s", "q", "k", "a", "removed", "added"), GOLDEN_OF_RECORDS)
 def test_both_directions_are_just_above_the_golden_values(
     s: float, q: float, k: int, a: float, removed: str, added: str
 ) -> None:
-    assert records_just_above(records_cost(s, q, k, a, "remove"), mpmath.mpf(removed))
-    assert records_just_above(records_cost(s, q, k, a, "add"), mpmath.mpf(added))
+    assert is_just_above(records_cost(s, q, k, a, "remove"), mpmath.mpf(removed))
+    assert is_just_above(records_cost(s, q, k, a, "add"), mpmath.mpf(added))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +238,7 @@ def test_whole_orders_are_just_above_the_sum_over_numbers_drawn(
     s: float, q: float, k: int, order: int
 ) -> None:
     with mpmath.workdps(100):
-        assert records_just_above(records_cost(s, q, k, order), whole_order(s, q, k, order))
+        assert is_just_above(records_cost(s, q, k, order), whole_order(s, q, k, order))
 
 
 def test_records_cost_what_simpler_steps_cost_at_the_limits() -> None:
@@ -276,23 +255,6 @@ def test_records_cost_what_simpler_steps_cost_at_the_limits() -> None:
     np.testing.assert_allclose(costs(6.0, 1.0, 3), whole, rtol=1e-12)
     assert not costs(1.0, 0.0, 4).any()
     assert not costs(1.0, 0.5, 4)[0].any()
-
-
-@pytest.mark.slow
-def test_charges_of_extreme_steps_saturate_and_are_never_nan() -> None:
-    for mechanism in (
-        PoissonRecords(1e-300, 0.5, 1000),
-        PoissonRecords(1e300, 1e-290, 1000),
-        PoissonRecords(1.0, 1.0 - 2.0**-53, 1000),
-    ):
-        costs = renyi_cost(mechanism, [5e-324, 1.0, 1.7e308], [1.0 + 2.0**-52, 2.0, 2.0**40])
-        assert not np.isnan(costs).any()
-        assert (costs > 0.0).all()
-        units = MEASURES["renyi"].charge_units(mechanism, [1.0], [2.0])
-        assert 0 < units[0, 0] <= MAX_COST_UNITS
-    assert (
-        MEASURES["renyi"].charge_units(PoissonRecords(1e-3, 0.5, 9), [1.0], [2.0]) == MAX_COST_UNITS
-    )
 
 
 def test_reports_of_records_are_by_renyi_divergences_alone() -> None:

@@ -160,7 +160,7 @@ def test_every_example_is_run_by_some_test() -> None:
 
 
 @pytest.mark.slow
-def test_the_example_of_the_library_runs_and_its_bounds_are_ordered() -> None:
+def test_the_library_example_runs_and_its_bounds_are_ordered() -> None:
     (example,) = blocks_of_the_library()
     names: dict[str, object] = {}
     exec(example, names)

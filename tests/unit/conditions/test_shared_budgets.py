@@ -53,23 +53,18 @@ def test_fixed_shares_of_the_budget_do_not_depend_on_the_order() -> None:
 # --- A3: nested budgets protect through the outermost one ---
 
 
-def release(steps: list[tuple[str, float]], has_ads: bool) -> np.ndarray:
-    """What user 7 contributes to each step of noise 1, with or without data in `ads`."""
+def release(ads: float, search: list[float]) -> np.ndarray:
+    """What user 7 contributes to each step of noise 1: one of `ads`, and those of `search`."""
+    contributions = []
     with Turnstile.in_memory() as turnstile:
         turnstile.create_dataset("person", measure="gdp", budget=3.0)  # mu squared 9
-        turnstile.create_dataset("ads", measure="gdp", budget=1.0, parents="person")
-        turnstile.create_dataset("search", measure="gdp", budget=3.0, parents="person")
-        contributions = []
-        run, dataset = None, ""
-        for name, norm in steps:
-            if name != dataset:
-                if run is not None:
-                    run.close()
-                run, dataset = turnstile.run(name, f"of-{name}"), name
-            assert run is not None
-            asked = norm if name == "search" or has_ads else 0.0
-            decision = run.charge([7], [asked], noise_stddev=1.0)
-            contributions.append(asked if decision.admitted[0] else 0.0)
+        for name, budget, norms in (("ads", 1.0, [ads]), ("search", 3.0, search)):
+            turnstile.create_dataset(name, measure="gdp", budget=budget, parents="person")
+            run = turnstile.run(name, "r")
+            for norm in norms:
+                decision = run.charge([7], [norm], noise_stddev=1.0)
+                contributions.append(norm * float(decision.admitted[0]))
+            run.close()
     return np.array(contributions)
 
 
@@ -79,8 +74,7 @@ def release(steps: list[tuple[str, float]], has_ads: bool) -> np.ndarray:
     ids=["nine equal steps", "a large step and eight small ones"],
 )
 def test_inner_budget_does_not_bound_what_its_data_change(search, real) -> None:
-    steps = [("ads", 1.0), *(("search", norm) for norm in search)]
-    with_ads, without = release(steps, True), release(steps, False)
+    with_ads, without = release(1.0, search), release(0.0, search)
     assert with_ads[0] == 1.0  # all that ads was charged, of a budget of 1
     assert float(((with_ads - without) ** 2).sum()) == real > 1.0
     # The outermost budget holds, for all of the user's data: without any of them nothing is there.
@@ -103,7 +97,7 @@ def contributions(steps: int, first: int) -> np.ndarray:
 
 @pytest.mark.parametrize("steps", [11, 101, 1001])
 def test_a_budget_for_any_consecutive_steps_loses_without_end(steps: int) -> None:
-    """Without the first event the others are epochs_admitted in the other half of the steps."""
+    """Without the first event the others are admitted in the other half of the steps."""
     difference = contributions(steps, 0) - contributions(steps, 1)
     assert (difference**2).sum() == steps  # where one event was promised a mu squared of 1
 
@@ -131,9 +125,8 @@ def test_what_one_epoch_changes_is_within_its_budget(removed: int) -> None:
     """A user has events of cost 0.6 every day, and one of two fits. Those of an epoch go."""
     days = dict.fromkeys(range(6), 0.6**0.5)
     others = {day: 0.0 if day // 2 == removed else norm for day, norm in days.items()}
-    difference = epochs_admitted(Turnstile.in_memory(), days) - epochs_admitted(
-        Turnstile.in_memory(), others
-    )
+    worlds = [epochs_admitted(Turnstile.in_memory(), each) for each in (days, others)]
+    difference = worlds[0] - worlds[1]
     assert np.flatnonzero(difference).tolist() == [2 * removed]
     assert (difference**2).sum() == pytest.approx(0.6)
 

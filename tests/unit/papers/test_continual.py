@@ -77,19 +77,6 @@ def test_the_service_grants_what_the_simulation_grants(periods: list[TrainingPer
     assert np.isclose(spent, exhausted).any()  # so that budgets decide
 
 
-def test_contribution_bounding_counts_the_first_periods(periods: list[TrainingPeriod]) -> None:
-    plan = plan_of("contribution bounding", periods)
-    grant = in_floats(plan, CUSTOMERS, len(SEEDS))
-    seen: set[int] = set()
-    for period in periods:
-        norms = np.ones((len(period.users), len(SEEDS)))
-        trained = norms > 0.0
-        first = np.array([user not in seen for user in period.users])
-        for _ in range(plan.steps):
-            assert (grant(period, trained, norms) == first[:, np.newaxis]).all()
-        seen |= set(period.users.tolist())
-
-
 DAYS = 30
 FEATURES = get_args(Features)
 

@@ -150,7 +150,7 @@ def test_training_learns_and_its_norms_are_clipped(digits: Images) -> None:
     assert training.class_accuracy.mean() == pytest.approx(training.accuracy, abs=0.05)
 
 
-def test_attack_is_right_as_often_as_losses_tell_members_from_others() -> None:
+def test_attack_is_right_as_often_as_losses_tell_members() -> None:
     random = np.random.default_rng(0)
     losses = random.random(1_000)
     assert threshold_success(losses, losses + 1.0, random) == pytest.approx(1.0, abs=0.03)

@@ -1,5 +1,8 @@
+"""Filters for comparison and for devices: Rogers et al., and a budget kept by its user."""
+
 from __future__ import annotations
 
+import json
 import math
 from fractions import Fraction
 
@@ -9,9 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import MAX_COST_UNITS, PureDP, ZcdpFilter, zcdp_budget, zcdp_cost
+from accounting import (
+    MAX_COST_UNITS,
+    BudgetFilter,
+    Gaussian,
+    GdpFilter,
+    InvalidInput,
+    PureDP,
+    RenyiFilter,
+    ZcdpFilter,
+    zcdp_budget,
+    zcdp_cost,
+)
+from accounting.research.local_filter import LocalFilter
 from accounting.research.rogers import RogersFilter
 from tests.unit.accounting import rational_model as exact
+from tests.unit.accounting.refusals import refused
 
 DIGITS = 60
 epsilons = st.floats(0.01, 100.0)
@@ -111,7 +127,7 @@ def test_whatever_is_admitted_here_is_admitted_by_theorem_4_9(
 @pytest.mark.parametrize(
     ("epsilon", "delta", "eps"), [(1.0, 1e-5, 0.05), (3.0, 1e-3, 0.2), (0.5, 0.3, 0.02)]
 )
-def test_randomised_response_as_often_as_admitted_is_epsilon_delta_dp(
+def test_admitted_randomised_responses_are_epsilon_delta_dp(
     epsilon: float, delta: float, eps: float
 ) -> None:
     """The exact delta of k responses: the loss is (2 j - k) eps with j true ones."""
@@ -142,3 +158,44 @@ def test_remaining_step_is_admitted_and_little_more_is_not(
     left = rule.remaining(state)
     assert rule.admit(state, left)[1][0]
     assert not rule.admit(state, left + epsilon * 2.0**-20)[1][0]
+
+
+RULES: list[BudgetFilter] = [
+    *(ZcdpFilter(0.3), GdpFilter(1.3), RenyiFilter([1.5, 8.0], [0.3, 2.0]), ZcdpFilter(0.0)),
+]
+STEP = Gaussian(4.0)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+@given(requests=st.lists(st.tuples(st.booleans(), exact.usual_norm), max_size=15))
+def test_device_decides_and_charges_as_its_rule(
+    rule: BudgetFilter, requests: list[tuple[bool, float]]
+) -> None:
+    device, state = LocalFilter(rule), rule.initial_state(1)
+    for clips, norm in requests:
+        if clips:
+            state, granted = rule.grant(state, STEP, [norm], clip_norm=1.0)
+            assert device.grant(STEP, norm, clip_norm=1.0) == granted[0]
+        else:
+            state, admitted = rule.admit_norms(state, STEP, [norm])
+            assert device.admit(STEP, norm) == admitted[0]
+        device = LocalFilter(rule, json.loads(json.dumps(device.spent)))  # it restarts
+        assert device.spent == state.reshape(-1).tolist()
+        assert np.array_equal(device.remaining, rule.remaining(state)[0])
+        assert device.exhausted == rule.exhausted(state)[0]
+
+
+def test_failed_request_leaves_no_trace() -> None:
+    device = LocalFilter(ZcdpFilter(1.0))
+    assert device.admit_cost(0.25)
+    for request in (
+        lambda: device.admit(STEP, -1.0),
+        lambda: device.admit_cost(math.nan),
+        lambda: device.grant(PureDP(), 0.1),
+        lambda: device.grant(STEP, 1.0, clip_norm=0.0),
+    ):
+        with pytest.raises(InvalidInput):
+            request()
+    assert device.spent == [2**42]
+    with refused("rule"):
+        LocalFilter(1.0)
