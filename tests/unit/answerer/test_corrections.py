@@ -82,19 +82,6 @@ def _seconds(moment: str) -> float:
     return datetime.fromisoformat(moment).timestamp()
 
 
-def test_journal_keeps_open_blocks_and_the_last_answer_only() -> None:
-    kept = Counter((entry.kind, entry.block, entry.corrects) for entry in CALM.entries)
-    assert kept == {
-        ("answered", "", "count"): 1,
-        ("answered", "", "slid"): 1,
-        ("answered", "", ""): 1,
-    }
-    part = world_of()
-    part.events = part.events[: 3 * 17]  # the third window of the count has closed, not the fourth
-    part.live()
-    assert sum(entry.block == "count" for entry in part.entries) == 1
-
-
 def test_missing_entry_of_an_open_block_is_found() -> None:
     world = world_of()
     world.events = world.events[: 3 * 17]

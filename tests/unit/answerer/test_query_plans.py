@@ -17,7 +17,7 @@ from bench.years import YEAR, daily
 from streams import Turnstile
 from streams.answerer.event_file import EventFile
 from streams.answerer.pricing import costs_of
-from streams.answerer.query_file import Blocks, parse_queries
+from streams.answerer.query_file import parse_queries
 from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.query_plans import (
     baseline,
@@ -255,21 +255,6 @@ def test_blocks_divide_the_windows_evenly(choice: float) -> None:
     assert blocks.number == -(-YEAR // choice)
     assert 0 <= blocks.size * blocks.number - YEAR < blocks.number
     assert blocks.windows == YEAR
-
-
-@pytest.mark.parametrize(
-    ("choice", "settings"),
-    [
-        (365, {}),  # no user is ever left out
-        (60, {"correct": False}),
-        (3, {}),  # corrections would need most of the budget
-        (60, {"end": "2026-03-02"}),
-    ],
-)
-def test_answers_are_not_corrected_where_it_cannot_help(
-    choice: float, settings: dict[str, Any]
-) -> None:
-    assert daily("distinct", choice, **settings).blocks == (Blocks(),)
 
 
 POLICY: Policy = policy_of(1.0, 1e-6)

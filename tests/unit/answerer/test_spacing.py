@@ -63,14 +63,6 @@ def test_panes_tile_time_without_gap_or_overlap(
     assert spacing.last(spacing.begin(0) - 1) < 0
 
 
-@given(
-    start=st.integers(-(10**12), 10**12), every=st.integers(1, 10**9), time=st.integers(0, 2**53)
-)
-def test_fixed_panes_are_found_by_division(start: int, every: int, time: int) -> None:
-    spacing: Spacing = Spacing(start, every)
-    assert spacing.begin(spacing.last(time)) <= time < spacing.begin(spacing.last(time) + 1)
-
-
 def test_days_have_23_and_25_hours_where_the_clock_changes() -> None:
     start = midnight("Europe/Berlin", 2026, 1, 1)
     spacing = Spacing(start, 1, "d", "Europe/Berlin")
@@ -168,10 +160,3 @@ def test_invalid_file_is_rejected_with_the_key(
     with pytest.raises(UnusableQueries) as caught:
         asked_of(text.replace(old, new, 1))
     assert caught.value.key == key
-
-
-def test_start_with_an_offset_or_in_hours_is_taken() -> None:
-    for start in ("2026-07-01", "2026-07-01T00:00:00", "2026-07-01T00:00:00+02:00"):
-        query_file = asked_of(text_of("Europe/Berlin", start))
-        assert query_file.start == midnight("Europe/Berlin", 2026, 7, 1)
-    asked_of(text_of("Europe/Berlin", "2026-07-01T06:30:00", window='"2h"'))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,28 +113,6 @@ def test_noise_follows_from_the_budget_of_the_run_and_the_steps() -> None:
     assert service.charges == [(0.5 * wanted, 1.0)] * 3
 
 
-def test_user_with_many_examples_is_clipped_once_per_step() -> None:
-    rows, labels, _, _ = digits()
-    service = FilterService()
-    users = [f"user {place % 100}" for place in range(len(rows))]
-    model = digits_classifier(steps=2, sampling_rate=1.0)
-    model.fit(rows, labels, users, run=service.open())
-    assert service.users == [f"user {place}" for place in range(100)]
-    # Fourteen gradients of about 0.9 each: the sum is longer than any of them.
-    assert np.median(service.levels) == 1.0
-
-
-def test_interrupted_fit_continues_from_its_checkpoint(tmp_path: Path) -> None:
-    rows, labels, _, _ = digits()
-    service, file = FilterService(), str(tmp_path / "fit.npz")
-    model = digits_classifier(steps=4, noise_multiplier=1.0, checkpoint=file)
-    model.fit(rows, labels, run=service.open())
-    again = digits_classifier(steps=6, noise_multiplier=1.0, checkpoint=file)
-    again.fit(rows, labels, run=service.open(released=3))
-    assert len(service.charges) == 6
-    assert not np.array_equal(model.coef_, again.coef_)
-
-
 def test_the_denominator_is_the_public_population() -> None:
     rows, labels, _, _ = digits()
     moved = [
@@ -204,11 +181,3 @@ def test_example_with_a_number_beyond_float64_counts_as_zero(read: Any, large: i
     expected = digits_classifier(**settings).fit(read([*rows, [np.nan, 0]]), [0, 1, 1], users)
     found = digits_classifier(**settings).fit(read([*rows, [large, 0]]), [0, 1, 1], users)
     assert np.array_equal(found.coef_, expected.coef_)
-
-
-def test_classes_may_include_labels_without_examples() -> None:
-    rows, labels, _, _ = digits()
-    few = labels < 3
-    model = digits_classifier(steps=2, noise_multiplier=1.0, classes=range(10))
-    model.fit(rows[few], labels[few])
-    assert model.classes_.tolist() == list(range(10))

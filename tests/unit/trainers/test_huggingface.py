@@ -65,16 +65,6 @@ def trainer_of(service: Turnstile, folder: Path, name: str = "a", **changes: Any
     return HuggingFaceTrainer(engine=engine, args=args, **arguments)
 
 
-def test_one_step_of_the_trainer_is_one_charged_step(service: Turnstile, tmp_path: Path) -> None:
-    trainer = trainer_of(service, tmp_path)
-    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-    done = trainer.train()
-    assert trainer.engine.statement()["steps"] == done.global_step == 15
-    assert trainer.engine.statement()["sampling_rate"] == 0.2
-    moved = map(torch.equal, before, trainer.model.parameters())
-    assert not all(moved)
-
-
 def test_nothing_that_is_computed_from_training_data_is_logged(
     service: Turnstile, tmp_path: Path
 ) -> None:

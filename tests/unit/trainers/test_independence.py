@@ -273,17 +273,3 @@ def test_the_statement_says_whether_gradients_were_checked() -> None:
         assert before["independence"] == ("declared" if declares else "not checked")
         assert after["independence"] == "checked"
         assert before["assumed"] != after["assumed"]
-
-
-def test_a_check_leaves_the_training_as_it_would_be_without_it() -> None:
-    moved = []
-    for checks in (False, True):
-        engine, (module, optimizer, loader) = engine_of(
-            FilterService(epsilon=50.0), steps=3, users=None, examples_are_independent=True
-        )
-        if checks:
-            with pytest.raises(InvalidRequest):
-                engine.check(lambda batch, module=module: weighted(module, batch), EXAMPLES)
-        train(module, optimizer, loader)
-        moved.append([p.detach().clone() for p in module.parameters()])
-    assert all(map(torch.equal, *moved))

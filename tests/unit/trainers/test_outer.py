@@ -27,16 +27,6 @@ def steps(**changes: object) -> PrivateSteps:
     return PrivateSteps(FilterService(epsilon=50.0).open(), np.arange(4), **arguments)
 
 
-def test_steps_add_up_outer_products_and_rows() -> None:
-    rows = Outer(np.full((4, 2), 0.1, np.float32), np.full((4, 3), 0.1, np.float32))
-    private = steps()
-    silenced(private)
-    step = private.begin()
-    step.add([rows, rows.left])
-    released = step.release([6, 2])
-    assert released == pytest.approx([0.01] * 6 + [0.1] * 2, abs=1e-5)
-
-
 def test_a_step_of_nobody_is_noise_on_every_part() -> None:
     private = steps(sampling_rate=1e-12)
     step = private.begin()

@@ -125,15 +125,6 @@ def test_observed_norms_become_levels_from_the_next_step() -> None:
     assert (step_costs[step.positions[1:]] < step_costs[~drawn].min() / 15).all()
 
 
-def test_at_the_clip_norm_levels_stay() -> None:
-    service = FilterService()
-    steps = steps_of(service, levels="clip_norm")
-    step = steps.begin()
-    step.add(np.full((len(step.positions), 2), 0.01))
-    step.release(2)
-    assert (service.levels == 1.0).all()
-
-
 def test_failed_step_is_repeated_with_the_same_batch_and_charge() -> None:
     service = FilterService()
     steps = steps_of(service)
@@ -229,20 +220,6 @@ def test_rows_may_be_added_in_any_order(order: NDArray[np.int64]) -> None:
     assert step.release(1) == pytest.approx([0.21], rel=1e-5)
     above = service.levels[:20] - 2.0 * rows[:, 0]  # the next of 100 levels
     assert ((above >= 0) & (above < 0.0101)).all()
-
-
-def test_noise_and_rate_may_follow_a_public_schedule() -> None:
-    service = FilterService()
-    steps = steps_of(
-        service,
-        noise_multiplier=lambda step: 2.0 + step,
-        sampling_rate=lambda step: 0.5 / (step + 1),
-    )
-    for _ in range(2):
-        step = steps.begin()
-        step.add(np.ones((len(step.positions), 2)))
-        step.release(2)
-    assert service.charges == [(2.0, 0.5), (3.0, 0.25)]
 
 
 @pytest.mark.parametrize(("noise", "refuses"), [(0.0015, False), (0.0009, True)])
