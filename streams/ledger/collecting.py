@@ -357,14 +357,14 @@ def _collect(
     step, most = step_of(request), most_events(budgets)
     are_sound = True
     try:  # all at once: one by one, a record of thousands of users took three times as long
-        _check(users, norms, terms, budgets, home)
+        _check(request, users, norms, terms, budgets, home)
     except Rejection:
         are_sound = False
     for at, (user, norm) in enumerate(zip(users, norms.tolist(), strict=True)):
         try:
             if not are_sound:
                 one = slice(at, at + 1)
-                _check(users[one], norms[one], terms, budgets, home)
+                _check(request, users[one], norms[one], terms, budgets, home)
             before = collected.norm_of(step, user)
             if before is not None and before != norm:
                 detail = f"norm {before} was collected for this user and step, and it counts"
@@ -379,6 +379,7 @@ def _collect(
 
 
 def _check(
+    request: NormEvent | NormEvents,
     users: UserIds,
     norms: NDArray[np.float64],
     terms: CollectTerms,
@@ -388,6 +389,13 @@ def _check(
     """Check all that a charge would check of these users (MALFORMED to USER_ERASED)."""
     if not users.are_integers:
         check_names(users.tolist())
+    policy = budgets.own.policy
+    if request.pseudonyms != policy.pseudonyms:
+        detail = (
+            f"dataset {policy.dataset!r} has pseudonyms of the key {policy.pseudonyms or 'none'}, "
+            f"and these ids are of {request.pseudonyms or 'none'}: they would be other users"
+        )
+        raise Rejection(Reason.MIXED_USERS, detail)
     for accounts in budgets.accounts:
         check_kinds(accounts.policy, accounts.first_user, users)
     check_norms(norms, terms.clip_norm)
@@ -400,7 +408,8 @@ def _alone(request: NormEvent | NormEvents, user: User, norm: float) -> NormEven
     """Return the event of one user as if it had been sent alone."""
     if isinstance(request, NormEvent):
         return request
-    repeated = {name: getattr(request, name) for name in ("dataset", "run", "step", "attempt")}
+    names = "dataset", "run", "step", "attempt", "pseudonyms"
+    repeated = {name: getattr(request, name) for name in names}
     return NormEvent(**repeated, user=user, norm=norm)
 
 

@@ -408,6 +408,8 @@ class _OfStep(OfRun, frozen=True, kw_only=True):
     """The step: the next one of the run, or the one after it."""
     attempt: Attempt | UnsetType = UNSET
     """The newest attempt of the run. Without it, the event counts in every attempt."""
+    pseudonyms: Fingerprint | UnsetType = UNSET
+    """The fingerprint of the key of the pseudonyms, if the ids are pseudonyms: as in the policy."""
 
 
 class NormEvent(_OfStep, frozen=True, tag="norm"):

@@ -535,8 +535,7 @@ class Turnstile:
             dataset: the dataset of the run.
             run: the name of the run.
             step: the next step of the run, or the one after it.
-            users: n distinct ids, integers (signed 64-bit) or strings. This client needs the
-                ``pseudonym_key`` of the dataset, if that has one: nothing else checks it.
+            users: n distinct ids, integers (signed 64-bit) or strings.
             norms: (n,) the norm of each user's contribution, as in ``Run.charge``. One above the
                 clip norm of the run is rejected: clip contributions in float32 to the clip norm
                 rounded down.
@@ -549,7 +548,7 @@ class Turnstile:
         """
         send_norms(
             self._connection,
-            norm_events(dataset, run, step, attempt),
+            norm_events(dataset, run, step, attempt, self._pseudonyms),
             users,
             norms,
             self._connection.deadline(timeout),

@@ -11,21 +11,23 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from accounting.exact.argument_checks import whole_number
-from streams.records import NormEvents, encode
+from streams.records import MAX_EVENTS, NormEvents, encode
 from streams.records.packing import pack_norms
 from streams.records.users import UserIds
 from streams.sdk.arguments import UsersLike, read_norms, read_users
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.dataset_requests import check_names
 from streams.sdk.errors import invalid_requests
-from streams.sdk.step_layout import place
+from streams.sdk.step_layout import Pseudonyms, place
 
 MAX_EVENTS_BYTES: Final = 900_000
 """The maximum size of a record: with its signature, brokers take it by default."""
 _HIGHEST: Final = 2**62
 
 
-def norm_events(dataset: str, run: str, step: int, attempt: int | None) -> NormEvents:
+def norm_events(
+    dataset: str, run: str, step: int, attempt: int | None, pseudonyms: Pseudonyms | None
+) -> NormEvents:
     """Return a record without users, for a step of a run.
 
     Raises:
@@ -38,6 +40,7 @@ def norm_events(dataset: str, run: str, step: int, attempt: int | None) -> NormE
             run=run,
             step=whole_number("step", step, 0, _HIGHEST),
             attempt=UNSET if attempt is None else whole_number("attempt", attempt, 1, _HIGHEST),
+            pseudonyms=UNSET if pseudonyms is None else pseudonyms.fingerprint,
             users=b"",
             norms=b"",
         )
@@ -72,7 +75,7 @@ def send_norms(
 def _records(blank: NormEvents, users: UserIds, norms: NDArray[np.float64]) -> Iterator[bytes]:
     """Yield records that are small enough, for users of one partition."""
     record = encode(replace(blank, users=users.pack(), norms=pack_norms(norms)))
-    if len(record) <= MAX_EVENTS_BYTES:
+    if len(record) <= MAX_EVENTS_BYTES and len(users) <= MAX_EVENTS:
         if len(users):
             yield record
         return

@@ -48,7 +48,7 @@ class Collecting(Charges):
         if request["step"] <= run.step:
             raise Rejection("step-decided")
         if request["type"] == "norm":
-            self._count(partition, chain, run, request["step"], request["user"], request["norm"])
+            self._count(partition, chain, run, request, request["user"], request["norm"])
             return []
         users, norms = numbers_of(request["users"], "q"), numbers_of(request["norms"], "d")
         if len(users) > _MOST_EVENTS:
@@ -56,11 +56,11 @@ class Collecting(Charges):
         if len(users) != len(norms):
             raise Rejection("length-mismatch")
         rejects: list[tuple[str, dict[str, Any] | None, User | None]] = []
-        names = "v", "dataset", "run", "step", "attempt"
+        names = "v", "dataset", "run", "step", "attempt", "pseudonyms"
         about = {name: request[name] for name in names if request[name] is not NOT_GIVEN}
         for user, norm in zip(users, norms, strict=True):
             try:
-                self._count(partition, chain, run, request["step"], user, norm)
+                self._count(partition, chain, run, request, user, norm)
             except Rejection as rejection:
                 event = {**about, "type": "norm", "user": user, "norm": norm}
                 is_erased = str(rejection) == "user-erased"  # of whom no output names the id
@@ -72,7 +72,7 @@ class Collecting(Charges):
         partition: int,
         chain: list[Dataset],
         run: RunState,
-        step: int,
+        request: dict[str, Any],
         user: User,
         norm: float,
     ) -> None:
@@ -80,6 +80,8 @@ class Collecting(Charges):
         assert run.collect is not None
         if is_reserved(user) or not is_normal(user):
             raise Rejection("malformed")
+        if chain[0].policy["pseudonyms"] != request["pseudonyms"]:
+            raise Rejection("mixed-users")
         if not all(dataset.has_room_for([user]) for dataset in chain):
             raise Rejection("mixed-users")
         if not 0 <= norm < math.inf:
@@ -90,7 +92,7 @@ class Collecting(Charges):
             raise Rejection("wrong-partition")
         if self._known_as(partition, [user], chain)[0] in self.names[partition].ids:
             raise Rejection("user-erased")
-        collection = run.collected.setdefault(step, Collection())
+        collection = run.collected.setdefault(request["step"], Collection())
         before = collection.norms.get(user)
         if before not in (None, norm):
             raise Rejection("norm-changed")

@@ -138,6 +138,7 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
         **run,
         "step": counter,
         "attempt": lambda value: value is NOT_GIVEN or attempt(value),
+        "pseudonyms": POLICY["pseudonyms"],
     }
     return {
         "create-dataset": {

@@ -31,6 +31,7 @@ from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, admitted, answer_of, rebuilt
 
 CLIP = 1.0
+KEY = "0123456789abcdef"
 HERE = [int(user) for user in np.flatnonzero(partitions_of(np.arange(100), 2) == 0)]
 THERE = [int(user) for user in np.flatnonzero(partitions_of(np.arange(100), 2) == 1)]
 
@@ -101,6 +102,15 @@ def log():
     log.send(Erase(request="t", user=HERE[0], dataset="d", hidden=True))
     assert log.norm(HERE[2], step=1) is None
     return log
+
+
+@pytest.mark.parametrize(("of_policy", "of_event"), [(KEY, None), (KEY, KEY[::-1]), (None, KEY)])
+def test_ids_of_another_key_are_no_users_of_the_dataset(of_policy, of_event):
+    right, wrong = ({"pseudonyms": key} if key else {} for key in (of_policy, of_event))
+    log = CollectingLog(**right)
+    assert log.norm(1, **wrong).reason == Reason.MIXED_USERS
+    assert log.norm(1, **right) is None
+    assert collected_of(log.decide()) == {1: 0.5}
 
 
 def test_several_events_in_one_record_are_rejected_alone(log):

@@ -207,10 +207,12 @@ def test_an_impossible_decision_ends_the_run(changes: dict[str, Any]) -> None:
         run.charge_collected(noise_stddev=4.0)
 
 
+@pytest.mark.parametrize(("size", "events"), [(200, 1000), (100_000, 3)])
 def test_norms_are_sent_in_small_records_to_the_partition_of_each_user(
-    service: Partitions, monkeypatch: pytest.MonkeyPatch
+    service: Partitions, monkeypatch: pytest.MonkeyPatch, size: int, events: int
 ) -> None:
-    monkeypatch.setattr(norm_events, "MAX_EVENTS_BYTES", 200)
+    monkeypatch.setattr(norm_events, "MAX_EVENTS_BYTES", size)
+    monkeypatch.setattr(norm_events, "MAX_EVENTS", events)
     run = service.open(collect=TERMS)
     before = [len(log) for log in service.logs]
     users = np.arange(1000)
@@ -218,7 +220,8 @@ def test_norms_are_sent_in_small_records_to_the_partition_of_each_user(
     records = [
         record for log, begin in zip(service.logs, before, strict=True) for record in log[begin:]
     ]
-    assert max(map(len, records)) <= 200
+    assert max(map(len, records)) <= size
+    assert max(len(UserIds.unpack(decode_request(record).users)) for record in records) <= events
     assert {decode_request(record).attempt for record in records} == {1}
     assert service.rejects == []
     assert run.charge_collected(noise_stddev=4.0).norms == {u: u / 1000 for u in users.tolist()}
