@@ -36,6 +36,8 @@ _SOURCES: Mapping[type, object] = {
     messages.NewDataset: Turnstile.create_dataset,
     messages.NewAttempt: Turnstile.run,
     messages.NewCharge: Run.charge,
+    messages.NewNorms: Turnstile.send_norms,
+    messages.NewCollectedCharge: Run.charge,
     messages.NewRoster: Run.enrol,
     messages.NewRosterCharge: Run.enrol,
     messages.AttemptState: Run,

@@ -23,6 +23,7 @@ from streams.gateway.messages import (
     AttemptState,
     Body,
     ChargeDecision,
+    CollectedChargeDecision,
     Dataset,
     EnrolledRoster,
     GaussianNoise,
@@ -31,13 +32,16 @@ from streams.gateway.messages import (
     LaplaceNoise,
     NewAttempt,
     NewCharge,
+    NewCollectedCharge,
     NewDataset,
+    NewNorms,
     NewRoster,
     NewRosterCharge,
     PureNoise,
     RosterStepDecision,
     RunIsOver,
     SampledGaussianNoise,
+    SentNorms,
 )
 from streams.gateway.problems import ProblemReason, RequestFailed, dataset_of
 from streams.operations.status import DatasetStatus
@@ -181,6 +185,31 @@ def charge(call: GatewayCall) -> ChargeDecision:
     return _filled(ChargeDecision, decision, **_names(call.place), halted=_halted(run, decision))
 
 
+def send_norms(call: GatewayCall) -> SentNorms:
+    """Send norms to a run that collects them. Each norm counts once, or is rejected, alone."""
+    users = call.body.users
+    call.turnstile.send_norms(
+        **call.place,
+        users=users,
+        norms=call.body.norms,
+        attempt=call.body.attempt,
+        timeout=call.deadline.left(),
+    )
+    return SentNorms(users=len(users))
+
+
+def charge_collected(call: GatewayCall) -> CollectedChargeDecision:
+    """Charge one step for the norms that were collected. The same request again is charged once."""
+    run = call.resumed(call.place["step"])
+    decision = run.charge_collected(
+        mechanism=_mechanism(call.body.mechanism),
+        reserve=call.body.reserve,
+        timeout=call.deadline.left(),
+    )
+    halted = _halted(run, decision)
+    return _filled(CollectedChargeDecision, decision, **_names(call.place), halted=halted)
+
+
 def abandon(call: GatewayCall) -> AttemptState:
     """Give up a step that was charged before. Its charges remain; never release it."""
     run = call.resumed(call.place["step"])
@@ -297,6 +326,8 @@ OPERATIONS: Final = (
     Operation("POST", f"{_RUN}/close", close_run),
     Operation("GET", _ATTEMPT, show_attempt),
     Operation("POST", f"{_ATTEMPT}/steps/{{step}}", charge, NewCharge),
+    Operation("POST", f"{_RUN}/steps/{{step}}/norms", send_norms, NewNorms),
+    Operation("POST", f"{_ATTEMPT}/steps/{{step}}/collected", charge_collected, NewCollectedCharge),
     Operation("POST", f"{_ATTEMPT}/steps/{{step}}/abandon", abandon),
     Operation("POST", f"{_ATTEMPT}/roster", enrol, NewRoster),
     Operation("POST", f"{_ATTEMPT}/roster/steps/{{step}}", charge_roster, NewRosterCharge),

@@ -11,7 +11,16 @@ from typing import Annotated, Any, TypeAlias, get_args
 import msgspec
 from msgspec import Meta, UnsetType
 
-from streams.records import Holder, Measure, MinSeparation, Name, Policy, Right
+from streams.records import (
+    CollectTerms,
+    Counter,
+    Holder,
+    Measure,
+    MinSeparation,
+    Name,
+    Policy,
+    Right,
+)
 from streams.records.fields import IntegerUser, Positive, Rate, Reserve, StringUser
 from streams.records.terms import TERMS
 from streams.sdk.followers import Halt
@@ -50,6 +59,9 @@ class NewAttempt(Body, frozen=True):
 
     released: Annotated[int, Meta(ge=-1, le=2**53)] | None = None
     min_separation: MinSeparation | None = None
+    collect: CollectTerms | None = None
+    """The terms under which the run collects norms. The first opening fixes them. Null: as the run
+    has them; a new run collects no norms."""
     charges_ahead: bool = False
     take_over: bool = False
 
@@ -89,6 +101,22 @@ class NewCharge(Body, frozen=True):
     mechanism: GaussianNoise | LaplaceNoise | PureNoise
     """The noise of the step."""
     clip_norm: float | None = None
+    reserve: Reserve = 0.0
+
+
+class NewNorms(Body, frozen=True):
+    """The norms of users' contributions to a step of a run that collects them."""
+
+    users: list[UserId]
+    norms: list[NormAsked]
+    attempt: Counter | None = None
+
+
+class NewCollectedCharge(Body, frozen=True):
+    """The noise of a step whose norms were collected."""
+
+    mechanism: GaussianNoise | LaplaceNoise | PureNoise
+    """The noise of the step."""
     reserve: Reserve = 0.0
 
 
@@ -154,6 +182,7 @@ class AttemptState(msgspec.Struct, frozen=True, kw_only=True):
     """``step`` was handed back: it was charged before, in some partitions or in all, and not
     released. Charging it with the same content completes it; ``abandon`` gives it up."""
     min_separation: int | None
+    collect: CollectTerms | None
     policy: Dataset
     outer: list[Dataset]
 
@@ -183,6 +212,23 @@ class ChargeDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Users who have nothing left after this step."""
     halted: list[HaltedUser]
     """The users to leave out, and why; they were charged nothing."""
+
+
+class CollectedChargeDecision(ChargeDecision, frozen=True, kw_only=True):
+    """The decision of all partitions about a step whose norms were collected.
+
+    Release contributions of the admitted users only. Arrays are in the order of ``users``.
+    """
+
+    users: list[UserId]
+    """The users whose norms were collected, by partition and then in the order of the log."""
+
+
+class SentNorms(msgspec.Struct, frozen=True, kw_only=True):
+    """Norms that the log has. Rejected ones are on the topic ``rejects``."""
+
+    users: int
+    """The number of users whose norms were sent."""
 
 
 class EnrolledRoster(msgspec.Struct, frozen=True, kw_only=True):

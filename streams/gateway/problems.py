@@ -78,6 +78,7 @@ _REASONS: Final[Mapping[int, tuple[AnyReason, ...]]] = {
         *(Reason.DATASET_CLOSED, Reason.DATASET_IN_USE, Reason.DATASET_SHARED, Reason.RUN_CLOSED),
         *(Reason.OLDER_ATTEMPT, Reason.SEPARATION_CHANGED, Reason.BUDGET_HELD, Reason.NO_ROSTERS),
         *(Reason.STEP_CONTENT_CHANGED, Reason.STEP_OUT_OF_ORDER, Reason.ROSTER_CHANGED),
+        *(Reason.COLLECT_CHANGED, Reason.NOT_COLLECTING, Reason.TOO_MANY_NORMS),
     ),
     413: (ProblemReason.BODY_TOO_LARGE, Reason.TOO_LARGE),
     422: (ProblemReason.INVALID_REQUEST, ProblemReason.UNCOVERED_STEP),

@@ -35,7 +35,15 @@ from accounting import (
 )
 from accounting import steps_measure as measure_of_steps
 from accounting.exact.argument_checks import finite_numbers
-from streams import Halt, InvalidRequest, ReleaseUnknown, RequestRejected, Turnstile, Unusable
+from streams import (
+    CollectTerms,
+    Halt,
+    InvalidRequest,
+    ReleaseUnknown,
+    RequestRejected,
+    Turnstile,
+    Unusable,
+)
 from streams.records import Holder, Policy, Reason, Rejected
 from streams.sdk.arguments import read_mechanism
 from streams.sdk.connection import Deadline
@@ -115,9 +123,23 @@ class HttpTurnstile:
 
     def run(self, dataset: str, name: str, **options: Any) -> HttpRun:
         path = f"/v1/datasets/{dataset}/runs/{name}"
-        opened = self.ask("POST", f"{path}/attempts", options)
+        opened = self.ask("POST", f"{path}/attempts", msgspec.to_builtins(options))
         self._attempts[dataset, name] = opened["attempt"]
         return HttpRun(self, path, opened)
+
+    def send_norms(
+        self,
+        dataset: str,
+        run: str,
+        step: int,
+        users: Any,
+        norms: Any,
+        *,
+        attempt: int | None = None,
+    ) -> None:
+        body = {"users": listed(users), "norms": listed(norms), "attempt": attempt}
+        sent = self.ask("POST", f"/v1/datasets/{dataset}/runs/{run}/steps/{step}/norms", body)
+        assert sent == {"users": len(body["users"])}
 
     def close_run(self, dataset: str, name: str) -> bool:
         try:
@@ -157,6 +179,7 @@ class HttpRun:
         self.dataset, self.name, self.attempt = opened["dataset"], opened["run"], opened["number"]
         self.step, self.interrupted = opened["step"], opened["interrupted"]
         self.min_separation = opened["min_separation"]
+        self.collect = opened["collect"] and CollectTerms(**opened["collect"])
         self.policy = policy_of(opened["policy"])
         self.outer = tuple(map(policy_of, opened["outer"]))
         self._failure: TurnstileError | None = None
@@ -199,7 +222,18 @@ class HttpRun:
             "clip_norm": clip_norm,
             "reserve": reserve,
         }
-        decided = self.ask("POST", f"/steps/{self.step}", body)
+        return self._decision_of(self.ask("POST", f"/steps/{self.step}", body))
+
+    def charge_collected(self, *, noise_stddev: float | None = None, mechanism: Any = None) -> Any:
+        body = {"mechanism": noise(mechanism or Gaussian(noise_stddev))}
+        decided = self.ask("POST", f"/steps/{self.step}/collected", body)
+        decision = self._decision_of(decided)
+        decision.users = decided["users"]
+        rows = zip(decision.users, decision.granted.tolist(), decided["admitted"], strict=True)
+        decision.norms = {user: norm for user, norm, is_admitted in rows if is_admitted}
+        return decision
+
+    def _decision_of(self, decided: Any) -> Any:
         self.decided()
         halts = {halt["position"]: halt["reason"] for halt in decided["halted"]}
         reasons = [halts.get(position) for position in range(len(decided["admitted"]))]

@@ -31,17 +31,20 @@ class Live:
         self.url, self.sent = url, 0
         create(url, user_ids="mixed", assume_independent_timing=True)
         self.path = opened(url)
+        self.collecting = opened(url, "collects", collect={"clip_norm": 1.0})
 
     def place(self, given: dict[str, Any], operation: str) -> dict[str, Any]:
         """Return the parameters of a path: every other time, those of the open run."""
         self.sent += 1
         if self.sent % 2:
             return given
-        found = {"dataset": "d", "run": "r", "attempt": self.path.rpartition("/")[2]}
+        path = self.collecting if operation in ("send_norms", "charge_collected") else self.path
+        run, _, attempt = path.split("/")[-3:]
+        found = {"dataset": "d", "run": run, "attempt": attempt}
         if operation in ("open_attempt", "close_run"):
             found["run"] = "other"  # the open run stays open
         if "step" in given:
-            found["step"] = str(ask(self.url, "GET", self.path).body.get("step", 0))
+            found["step"] = str(ask(self.url, "GET", path).body.get("step", 0))
         return {name: found[name] for name in given}
 
 

@@ -17,6 +17,7 @@ from tests.unit.sdk.partitions import Partitions
 
 STORED = (TOP / "deploy" / "openapi.json").read_text(encoding="utf-8")
 DOCUMENT: dict[str, Any] = json.loads(STORED)
+COLLECTS = "/v1/datasets/d/runs/collects"
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 
 
@@ -52,12 +53,21 @@ def test_schemas_are_valid_and_every_reference_is_defined() -> None:
 
 def test_responses_fit_their_schemas() -> None:
     with gateway_to(Partitions()) as gateway:
-        made = create(gateway)
+        made = create(gateway, user_ids="integer", assume_independent_timing=True)
         path = opened(gateway)
+        collecting = opened(gateway, "collects", collect={"clip_norm": 1.0})
+        norms = {name: STEP[name] for name in ("users", "norms")}
+        noise = {"mechanism": STEP["mechanism"]}
         responses = [
             (made, "Dataset"),
             (ask(gateway, "GET", path), "AttemptState"),
             (ask(gateway, "POST", f"{path}/steps/0", STEP), "ChargeDecision"),
+            (ask(gateway, "GET", collecting), "AttemptState"),
+            (ask(gateway, "POST", f"{COLLECTS}/steps/0/norms", norms), "SentNorms"),
+            (
+                ask(gateway, "POST", f"{collecting}/steps/0/collected", noise),
+                "CollectedChargeDecision",
+            ),
             (ask(gateway, "GET", f"{path}/halts"), "HaltList"),
             (create(gateway, budget=2.0), "HttpProblem"),
         ]
