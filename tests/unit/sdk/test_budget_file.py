@@ -586,6 +586,15 @@ def test_invalid_arguments_create_no_file(path: Path) -> None:
         Turnstile.open(path, partitions=3)
 
 
+def test_opening_applies_only_what_follows_the_pages(path: Path) -> None:
+    with patch.object(budget_file, "MERGE_RECORDS", 4):
+        for _ in range(6):
+            charged(path, norm=0.5)
+        with patch.object(Ledger, "apply", autospec=True, side_effect=Ledger.apply) as applied:
+            Turnstile.open(path).close()
+    assert 0 < applied.call_count <= 2 * 4  # of 2 partitions
+
+
 def test_clients_in_turn_apply_the_records_of_each_other(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

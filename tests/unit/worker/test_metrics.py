@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.msgpack import decode
 
 from streams.ledger.ledger import Channel
-from streams.records import Answer, Decision, Halted, OdometerRecord, User, decode_answer
-from streams.records.users import UserIds
+from streams.records import OdometerRecord, User
 from streams.worker.heartbeat import BEAT_EVERY
 from streams.worker.metrics import SECONDS, Metrics, PartitionsCollector
 from streams.worker.ownership import OwnedPartitions
@@ -30,54 +29,34 @@ BUDGET = 0.02
 SOME = st.sets(st.sampled_from(USERS))
 
 
-@dataclass
-class Made:
-    """A log whose second step halts some users and raises the bounds of others.
+def log_of(kind: str, halted: set[int], risen: set[int]) -> RosterLog:
+    """Make a log whose second step halts some users and raises the bounds of others.
 
     All logs of one kind have as many records, and records of the same sizes.
     """
-
-    records: list[bytes]
-    halted: set[int]
-    raised: set[int]
-
-    @classmethod
-    def of(cls, kind: str, halted: set[int], risen: set[int]) -> Made:
-        """Make a log, of which the ledger says who is halted and whose bound rises."""
-        log = RosterLog()
-        log.create(budget=BUDGET)
-        dataset = "inner" if kind == "nested charges" else "d"
-        if dataset == "inner":
-            log.create(name=dataset, budget=BUDGET, parents=["d"])
-        separation = {"min_separation": 2} if kind == "separated charges" else {}
-        log.open(dataset, **separation)
+    log = RosterLog()
+    log.create(budget=BUDGET)
+    dataset = "inner" if kind == "nested charges" else "d"
+    if dataset == "inner":
+        log.create(name=dataset, budget=BUDGET, parents=["d"])
+    log.open(dataset, **({"min_separation": 2} if kind == "separated charges" else {}))
+    if kind == "roster":
+        log.enrol(USERS)
+    cost = dict.fromkeys(USERS, LITTLE) | dict.fromkeys(risen, MORE)
+    for step, chosen in enumerate(({}, cost | dict.fromkeys(halted, TOO_MUCH), {})):
+        levels = [chosen.get(user, LITTLE) for user in USERS]
         if kind == "roster":
-            log.enrol(USERS)
-        cost = dict.fromkeys(USERS, LITTLE) | dict.fromkeys(risen, MORE)
-        for step, chosen in enumerate(({}, cost | dict.fromkeys(halted, TOO_MUCH), {})):
-            levels = [chosen.get(user, LITTLE) for user in USERS]
-            if kind == "roster":
-                log.step(step, prices(), len(USERS), range(len(USERS)), levels)
-            else:
-                norms = [level / LEVELS for level in levels]
-                log.charge(step, USERS, norms, dataset=dataset)
-        published = [output for outputs in log.outputs for output in outputs]
-        answers = [decode_answer(out.value) for out in published if out.channel is Channel.HALTS]
-        raised = {
-            msgspec.msgpack.decode(out.value, type=OdometerRecord).user
-            for out in published
-            if out.channel is Channel.ODOMETER
-        }
-        return cls(log.records, {user for answer in answers for user in _halted(answer)}, raised)
+            log.step(step, prices(), len(USERS), range(len(USERS)), levels)
+        else:
+            log.charge(step, USERS, [level / LEVELS for level in levels], dataset=dataset)
+    return log
 
 
-def _halted(answer: Answer) -> list[User]:
-    match answer:
-        case Decision():
-            return list(UserIds.unpack(answer.halted))
-        case Halted():
-            return list(UserIds.unpack(answer.users))
-    return []
+def raised_in(log: RosterLog) -> set[User]:
+    """Return the users whose bound rose; that of a user who is halted would have risen."""
+    outputs = [output for outputs in log.outputs for output in outputs]
+    odometers = [output.value for output in outputs if output.channel is Channel.ODOMETER]
+    return {decode(value, type=OdometerRecord).user for value in odometers}
 
 
 async def _exposition(log: list[bytes]) -> list[bytes]:
@@ -97,28 +76,26 @@ async def _exposition(log: list[bytes]) -> list[bytes]:
         await owned.arrive(0, Record(offset, value))
         await asyncio.sleep(2 * BEAT_EVERY)
         ends.refuse()
-        seen.append(metrics.exposition())
+        seen.append(_own(metrics.exposition()))
     beating.cancel()
     await owned.acquire([])
     return seen
 
 
-def exposed(log: list[bytes]) -> list[list[str]]:
-    """The lines of the metrics after each record, but those of the process."""
-    return [
-        [line for line in one.decode().splitlines() if not line.startswith("process_")]
-        for one in VirtualLoop().run_until_complete(_exposition(log))
-    ]
+def _own(exposition: bytes) -> bytes:
+    """Leave out the metrics of the process."""
+    lines = exposition.splitlines(keepends=True)
+    return b"".join(line for line in lines if not line.startswith(b"process_"))
 
 
 @examples(10)
 @pytest.mark.parametrize("kind", KINDS)
 @given(halted=SOME, risen=SOME)
 def test_metrics_do_not_depend_on_users(kind: str, halted: set[int], risen: set[int]) -> None:
-    usual, found = Made.of(kind, set(), set()), Made.of(kind, halted, risen)
-    assert (usual.halted, usual.raised) == (set(), set())
-    assert (found.halted, found.raised) == (halted, risen - halted)
-    assert exposed(found.records) == exposed(usual.records)
+    usual, found = log_of(kind, set(), set()), log_of(kind, halted, risen)
+    assert (raised_in(usual), raised_in(found)) == (set(), risen - halted)
+    exposed = [VirtualLoop().run_until_complete(_exposition(log.records)) for log in (usual, found)]
+    assert exposed[0] == exposed[1]
 
 
 @given(st.sampled_from(SECONDS), st.lists(st.floats(0.11, 1.0), min_size=1))
@@ -131,8 +108,4 @@ def _timed(seconds: float) -> bytes:
     """The metrics after one record whose write and whose decision took so long."""
     metrics = Metrics("log", lambda: seconds)
     metrics.committed(0, [Record(0)], [], seconds)
-    return b"".join(_own(metrics.exposition()))
-
-
-def _own(exposition: bytes) -> list[bytes]:
-    return [line for line in exposition.splitlines() if not line.startswith(b"process_")]
+    return _own(metrics.exposition())
