@@ -157,3 +157,13 @@ def test_windows_without_an_answer_are_answered(queries: str, dataset: str) -> N
     world.service.create("e", budget=1000.0, user_ids="integer")
     answer(world, replace(parse_queries(queries), dataset=dataset))
     assert windows_of(world, "s", dataset)
+
+
+@pytest.mark.parametrize("window", ["5ms", "20ms"])
+def test_queries_of_one_name_are_the_same_query(window: str) -> None:
+    world = World(parse_queries(run="r"))
+    world.live()
+    with pytest.raises(AlreadyAnswered):
+        answer(
+            world, parse_queries(COUNT.replace("10ms", window).replace("noise = 1", "noise = 2"))
+        )

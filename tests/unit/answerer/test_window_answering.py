@@ -119,6 +119,24 @@ def test_journal_of_a_run_does_not_grow_with_its_windows() -> None:
     assert len(long.contents) == 2 * len(long.answers)  # in each partition once
 
 
+def test_of_two_answerers_with_other_files_the_first_answers() -> None:
+    """The other one looks before there is anything, and begins when something was answered."""
+    world = World()
+    other = asked_of(FILE + COUNT.replace('"10ms"', '"6ms"'))
+    meanwhile = [True]
+
+    def opened(released: int) -> Any:
+        if meanwhile:
+            meanwhile.clear()
+            read(world.answering(), world.events[:14])
+        return world.service.open(released=released)
+
+    with pytest.raises(UnusableQueries):
+        Answering(other, "x", opened, MemoryJournal(world.topics, other.dataset))
+    world.live()
+    assert_whole(world)
+
+
 @pytest.mark.slow
 def test_paused_answerer_releases_nothing_after_its_successor() -> None:
     """It wakes up before or after anything that it does, with a decision in hand or without."""

@@ -113,6 +113,17 @@ def test_noise_follows_from_the_budget_of_the_run_and_the_steps() -> None:
     assert service.charges == [(0.5 * wanted, 1.0)] * 3
 
 
+def test_user_with_many_examples_is_clipped_once_per_step() -> None:
+    rows, labels, _, _ = digits()
+    service = FilterService()
+    users = [f"user {place % 100}" for place in range(len(rows))]
+    model = digits_classifier(steps=2, sampling_rate=1.0)
+    model.fit(rows, labels, users, run=service.open())
+    assert service.users == [f"user {place}" for place in range(100)]
+    # Fourteen gradients of about 0.9 each: the sum is longer than any of them.
+    assert np.median(service.levels) == 1.0
+
+
 def test_the_denominator_is_the_public_population() -> None:
     rows, labels, _, _ = digits()
     moved = [

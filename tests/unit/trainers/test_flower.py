@@ -129,6 +129,12 @@ def test_the_charge_is_stored_before_anything_is_answered(
         assert stored(tmp_path)[0] == pytest.approx(local.spent[0], rel=1e-9)
 
 
+def test_an_evaluation_is_refused(example: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        ask(example, adding(LONG), np.zeros(SHAPE), kind="evaluate")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.process
 def test_flower_simulates_the_example(tmp_path: Path) -> None:
     program = (

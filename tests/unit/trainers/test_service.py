@@ -75,6 +75,13 @@ class Crash(BaseException):
     """The process ends here."""
 
 
+def test_step_that_may_have_been_drawn_is_given_up(service: Turnstile) -> None:
+    steps_of(service.run("digits", "night-7")).begin()
+    run = service.run("digits", "night-7", released=-1)
+    assert (run.step, run.interrupted) == (0, True)
+    assert steps_of(run).begin().step == 1
+
+
 def test_a_step_is_charged_while_the_one_before_is_computed(
     service: Turnstile, tmp_path: Path
 ) -> None:

@@ -222,6 +222,20 @@ def test_rows_may_be_added_in_any_order(order: NDArray[np.int64]) -> None:
     assert ((above >= 0) & (above < 0.0101)).all()
 
 
+def test_noise_and_rate_may_follow_a_public_schedule() -> None:
+    service = FilterService()
+    steps = steps_of(
+        service,
+        noise_multiplier=lambda step: 2.0 + step,
+        sampling_rate=lambda step: 0.5 / (step + 1),
+    )
+    for _ in range(2):
+        step = steps.begin()
+        step.add(np.ones((len(step.positions), 2)))
+        step.release(2)
+    assert service.charges == [(2.0, 0.5), (3.0, 0.25)]
+
+
 @pytest.mark.parametrize(("noise", "refuses"), [(0.0015, False), (0.0009, True)])
 def test_no_number_of_users_decides_whether_noise_is_too_low(noise: float, refuses: bool) -> None:
     refused = []
