@@ -21,7 +21,7 @@ JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 beside_types = @said=$$(mktemp); $(MAKE) --no-print-directory types > $$said 2>&1 & types=$$!; \
 	$(1); tests=$$?; wait $$types; wrong=$$?; cat $$said; rm -f $$said; exit $$((tests | wrong))
 
-.PHONY: help demo check test nightly debian test-torch test-huggingface lint style types docs examples reference lock audit pin image simulate chaos fuzz bench \
+.PHONY: help demo check test nightly debian test-torch test-huggingface lint style types docs examples reference lock audit dist pin image simulate chaos fuzz bench \
 	bench-torch gains papers theorems clean
 
 help:                             ## what there is
@@ -85,12 +85,19 @@ docs: $(VENV)/installed           ## the documentation site, in out/docs
 # The image has the releases that CI tests: what it needs is locked within what development needs.
 lock: $(TOOLS)/installed          ## lock what pyproject.toml asks for; UPGRADE=1 with the newest releases
 	$(LOCK) --extra dev --output-file requirements/dev.txt pyproject.toml
-	$(LOCK) --extra secure --constraint requirements/dev.txt --output-file requirements/worker.txt pyproject.toml
+	$(LOCK) --extra secure --extra service --constraint requirements/dev.txt --output-file requirements/worker.txt pyproject.toml
 	$(BIN)/python -c '$(BUILD)' | $(LOCK) --constraint requirements/dev.txt --output-file requirements/build.txt -
 
 audit: $(TOOLS)/installed         ## known vulnerabilities of locked packages; UNAUDITED=1 without a network
 	$(TOOLS)/bin/python requirements/audit.py $(if $(UNAUDITED),--allow-unaudited) \
 		$(TOOLS)/bin/pip-audit requirements/*.txt
+
+dist: $(TOOLS)/installed          ## the wheel and the source archive in dist/: their metadata is checked, and the wheel installed
+	rm -rf dist && $(TOOLS)/bin/uv build --quiet --out-dir dist
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check twine
+	$(TOOLS)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	$(PYTHON) -m venv dist/bare && dist/bare/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	dist/bare/bin/turnstile --version && rm -rf dist/bare
 
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 

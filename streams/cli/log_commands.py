@@ -45,7 +45,6 @@ from streams.replay.receipts import (
     signed,
     write,
 )
-from streams.replay.service import ServiceArchive, append
 from streams.replay.verify import verify as verify_service
 
 _VERIFIED = (
@@ -123,6 +122,8 @@ def opened(config: Config) -> Iterator[Archive]:
         with closing(FileArchive(config.budgets, config.timeout)) as file:
             yield file
     else:
+        from streams.replay.service import ServiceArchive
+
         yield ServiceArchive(config)
 
 
@@ -141,6 +142,8 @@ def import_file(options: argparse.Namespace, config: Config) -> int:
     its hash chain with the file. If it is interrupted, run it again. Datasets with an access list
     then need `turnstile dataset access --copied-from` with the id that this command prints as from.
     """
+    from streams.replay.service import ServiceArchive, append
+
     path, instead_of = str(options.budgets), options.instead_of
     with closing(FileArchive(path, config.timeout, writable=True)) as file:
         service = ServiceArchive(config)

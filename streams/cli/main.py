@@ -14,8 +14,11 @@ from typing import Any
 from streams.cli.commands import WORDS, Command, commands_of
 from streams.cli.options import setting_option
 from streams.cli.printing import close_unwritable_outputs, note
-from streams.config import Config, ConfigurationError, release
+from streams.config import Config, ConfigurationError, lacking, release
 from streams.failures import Exit, Failure
+
+_OF_SERVICE = {"aiohttp", "aiokafka", "faust", "prometheus_client", "redis"}
+"""The packages of the extra ``service``, which clients lack."""
 
 _EPILOG = """\
 A dataset is named DATASET, and a run DATASET/RUN. `turnstile COMMAND --help`
@@ -55,7 +58,12 @@ def _run(arguments: Sequence[str] | None) -> int:
                 f"`turnstile {command.name}` is for a service, and budgets is {config.budgets!r}: "
                 "remove this setting (TURNSTILE_BUDGETS)"
             )
-        return command.function(options, config)
+        try:
+            return command.function(options, config)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] in _OF_SERVICE:
+                raise lacking(f"`turnstile {command.name}`", "service", error) from error
+            raise
     except Failure as error:
         note(": ".join(["turnstile", *getattr(error, "__notes__", ()), str(error)]))
         return error.exit_code

@@ -31,7 +31,6 @@ from streams.kafka.access import GROUP, ROLES, TOPIC, TRANSACTIONS, AccessRule, 
 from streams.operations.check_tables import Level
 from streams.operations.doctor import examine
 from streams.operations.status import Overview, PartitionState, read_overview
-from streams.operations.trimming import plan_trims, trim
 from streams.records import signatures
 from streams.store.rights import rights
 
@@ -167,6 +166,8 @@ def trim_log(options: argparse.Namespace, config: Config) -> int:
     The last snapshot of each partition is read and verified first. Records that it does not cover
     remain. If anything is wrong with it, nothing is deleted, and the exit code is 1.
     """
+    from streams.operations.trimming import plan_trims, trim
+
     is_wrong, rows = False, []
     for planned in plan_trims(config):
         is_wrong |= planned.is_wrong

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from accounting.exact.invalid_input import quoted
@@ -34,9 +34,6 @@ from streams.cli.printing import UnusableInput, note, show, start_log
 from streams.cli.subjects import integer_of, user_of
 from streams.config import Config, ConfigurationError
 from streams.failures import Exit
-from streams.gateway.callers import Callers, CallerSigner
-from streams.gateway.http_gateway import Gateway
-from streams.http_server import HttpServer, is_https, is_loopback
 from streams.operations.status import read_datasets
 from streams.records import User
 from streams.records.signatures import InvalidKey
@@ -44,14 +41,10 @@ from streams.records.users import normal_form
 from streams.sdk.budget_file import create_file
 from streams.sdk.client import Turnstile
 from streams.sdk.step_layout import Pseudonyms
-from streams.web.answer_reader import AnswerReader
-from streams.web.dashboard import Dashboard
 from streams.web.links import Claims, LinkKeys, Visits, link_to
-from streams.web.owner import Owners
-from streams.web.portal import Portal
-from streams.web.record_reader import RecordReader
-from streams.web.sessions import Sessions
-from streams.web.watching import Watch
+
+if TYPE_CHECKING:
+    from streams.http_server import HttpServer
 
 MOST_DAYS: Final = 3660
 """Days for which a link to a user's page can be valid."""
@@ -67,6 +60,11 @@ def dashboard(options: argparse.Namespace, config: Config) -> int:
     TURNSTILE_DASHBOARD_PASSWORD_FILE. Without one the command creates a password and prints it. If
     other machines can reach the pages, they need a password for everything, and TLS.
     """
+    from streams.web.answer_reader import AnswerReader
+    from streams.web.dashboard import Dashboard
+    from streams.web.sessions import Sessions
+    from streams.web.watching import Watch
+
     start_log("WARNING", config.log_format)
     certificate = certificate_of(
         options,
@@ -115,6 +113,9 @@ def gateway(options: argparse.Namespace, config: Config) -> int:
     reach the gateway, it needs TLS, and the callers' public keys in TURNSTILE_GATEWAY_KEYS_FILE.
     docs/gateway.md has the paths and the errors.
     """
+    from streams.gateway.callers import Callers, CallerSigner
+    from streams.gateway.http_gateway import Gateway
+
     start_log("WARNING", config.log_format)
     certificate = certificate_of(
         options,
@@ -180,6 +181,10 @@ def portal(options: argparse.Namespace, config: Config) -> int:
     stores opened and revoked links. The portal reads the topics odometer and halts, and policies
     from Redis.
     """
+    from streams.web.owner import Owners
+    from streams.web.portal import Portal
+    from streams.web.record_reader import RecordReader
+
     start_log("WARNING", config.log_format)
     keys = LinkKeys(config.portal_key, config.prefix)
     certificate = certificate_of(options)
@@ -300,6 +305,8 @@ def certificate_of(
         ConfigurationError: other machines reach the address without TLS or without the secret, or
             a file is unusable.
     """
+    from streams.http_server import is_https, is_loopback
+
     hosts = [options.listen.rpartition(":")[0]]
     if options.url is not None:
         hosts.append(urlsplit(options.url).hostname)

@@ -20,11 +20,11 @@ import kafka.errors
 from aiokafka.errors import KafkaError
 
 from streams.config import Config
+from streams.kafka.aiokafka_settings import connection_settings
 from streams.kafka.authentic import RecordSigner, RecordVerifier, header, origin_header
 from streams.kafka.kafka_clients import read_backwards
 from streams.kafka.publisher import MAX_BATCH_BYTES, published_form
 from streams.kafka.results import NotSent, Origin, Sent
-from streams.kafka.security import connection_settings
 from streams.kafka.topics import ODOMETER
 from streams.ledger.ledger import Output
 from streams.records import tombstone, tombstone_offset

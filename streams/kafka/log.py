@@ -25,6 +25,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
 
 from streams.config import Config
+from streams.kafka.aiokafka_settings import connection_settings
 from streams.kafka.batches import (
     EXPANDED_BYTES,
     CorruptBatch,
@@ -35,7 +36,6 @@ from streams.kafka.batches import (
     records_from,
 )
 from streams.kafka.results import Extent, LogUnavailable, Missing, StoredRecord
-from streams.kafka.security import connection_settings
 from streams.kafka.topics import NORMS
 
 T = TypeVar("T")

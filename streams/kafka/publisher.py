@@ -9,8 +9,8 @@ from typing import Any
 import aiokafka
 
 from streams.config import Config
+from streams.kafka.aiokafka_settings import connection_settings
 from streams.kafka.authentic import RecordSigner
-from streams.kafka.security import connection_settings
 from streams.ledger.ledger import Channel, Output
 from streams.records import MAX_ANSWER_BYTES
 from streams.records.json_outputs import to_json

@@ -1,4 +1,4 @@
-"""Encryption and login of Kafka clients, for kafka-python and aiokafka alike."""
+"""Encryption and login of Kafka clients. ``aiokafka_settings`` has those of aiokafka."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from streams.config import Config, ConfigurationError
 from streams.kafka.results import TopicsUnavailable
-from streams.kafka.tokens import AsyncTokens, Tokens
+from streams.kafka.tokens import Tokens
 
 
 class ConnectionFailure(StrEnum):
@@ -47,10 +47,11 @@ def security(config: Config) -> dict[str, Any]:
     Raises:
         ConfigurationError: a certificate or the token provider cannot be used.
     """
-    return _security(config, Tokens)
+    return security_with(config, Tokens)
 
 
-def _security(config: Config, tokens: Callable[[Config], Any]) -> dict[str, Any]:
+def security_with(config: Config, tokens: Callable[[Config], Any]) -> dict[str, Any]:
+    """Return the same with another token provider."""
     settings: dict[str, Any] = {"security_protocol": config.kafka_security}
     if config.kafka_security.endswith("SSL"):
         settings["ssl_context"] = tls_context(config)
@@ -122,12 +123,3 @@ _ADVICE = {
     "TransactionalIdAuthorizationFailedError": f"this user may not write snapshots: {_ROLES}",
     "ClusterAuthorizationFailedError": f"this user lacks the right on the cluster: {_ROLES}",
 }
-
-
-def connection_settings(config: Config) -> dict[str, Any]:
-    """Return the settings of an aiokafka client.
-
-    Raises:
-        ConfigurationError: a certificate or the token provider cannot be used.
-    """
-    return {"bootstrap_servers": config.kafka, **_security(config, AsyncTokens)}

@@ -1,4 +1,4 @@
-"""Tokens for a login by OAUTHBEARER, for kafka-python, aiokafka and Faust.
+"""Tokens for a login by OAUTHBEARER.
 
 The setting ``kafka_token_provider`` names a function without arguments. It returns a token, and is
 called at each login, in any thread. It has to cache tokens itself, and to return one that is still
@@ -7,11 +7,9 @@ valid for a while.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from importlib import import_module
 
-from aiokafka.abc import AbstractTokenProvider as AsyncTokenProvider
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from accounting.exact.invalid_input import quoted
@@ -65,14 +63,3 @@ class Tokens(AbstractTokenProvider):
     def token(self) -> str:
         """Return a token."""
         return self._token()
-
-
-class AsyncTokens(AsyncTokenProvider):
-    """The token provider of aiokafka. The function runs in a thread, because it may block."""
-
-    def __init__(self, config: Config) -> None:
-        self._token = token_function(config)
-
-    async def token(self) -> str:
-        """Return a token."""
-        return await asyncio.to_thread(self._token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from streams.operations.status import from_redis
 from streams.records import User
 from streams.records.users import UserIds
 from streams.store.layout import LAYOUT, Damaged, Identity
-from streams.store.redis_store import RedisStore
+
+if TYPE_CHECKING:
+    from streams.store.redis_store import RedisStore
 
 
 def read_balances(config: Config, dataset: str, users: Sequence[User]) -> list[dict[str, Any]]:

@@ -12,8 +12,6 @@ from typing import Any, TypeAlias
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
-from prometheus_client.parser import text_string_to_metric_families
-
 _WITHIN = 2.0  # seconds
 _MOST_BYTES = 4 * 1024 * 1024
 _OPENER = build_opener(ProxyHandler({}))  # the servers are not behind the web proxy
@@ -108,6 +106,8 @@ def _asked(address: str, place: str) -> tuple[str | None, list[int], list[Sample
         address: host:port of the process.
         place: what precedes the problem of a ``{partition}``.
     """
+    from prometheus_client.parser import text_string_to_metric_families
+
     try:
         healthy, body, ahead = _get(f"http://{address}/healthz")
         health = json.loads(body)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streams.config import Config, Unavailable
 from streams.kafka.results import TopicsSeen
@@ -17,7 +17,6 @@ from streams.records import AccessList, Policy
 from streams.sdk.budget_file import BudgetFile
 from streams.store.layout import chain_fields, fields_of_nothing, with_meta_digest
 from streams.store.misfit import Problem, Suspensions
-from streams.store.redis_store import RedisStore
 from streams.store.store_port import (
     Glance,
     Inventory,
@@ -28,6 +27,9 @@ from streams.store.store_port import (
     decode_pulse,
     pack_report,
 )
+
+if TYPE_CHECKING:
+    from streams.store.redis_store import RedisStore
 
 T = TypeVar("T")
 
@@ -387,7 +389,7 @@ def read_redis_facts(config: Config) -> list[dict[str, Any]]:
         Unavailable: Redis does not answer.
     """
 
-    return from_redis(config, RedisStore.facts)
+    return from_redis(config, lambda store: store.facts())
 
 
 def from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]]) -> list[T]:
@@ -396,6 +398,8 @@ def from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]])
     Raises:
         StoreUnavailable: Redis does not answer.
     """
+
+    from streams.store.redis_store import RedisStore  # needs redis, which clients lack
 
     async def connected() -> list[T]:
         async with RedisStore.of(config) as store:

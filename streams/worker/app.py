@@ -23,7 +23,7 @@ from streams.kafka.log import KafkaLog
 from streams.kafka.private_names import check_private_names
 from streams.kafka.publisher import KafkaPublisher
 from streams.kafka.results import TopicsUnavailable, log_name
-from streams.kafka.snapshot_topic import KafkaSnapshotTopic
+from streams.kafka.snapshot_producer import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, Topics
 from streams.ledger.ledger import Output
 from streams.records import MAX_REQUEST_BYTES

@@ -20,8 +20,8 @@ from faust.types import TP
 from faust.worker import Worker
 
 from streams.config import Config
+from streams.kafka.aiokafka_settings import connection_settings
 from streams.kafka.batches import RecordBatch
-from streams.kafka.security import connection_settings
 from streams.worker.ports import End, Ending, StreamRecord
 from streams.worker.transport import (
     AcquiringTransport,

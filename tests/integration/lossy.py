@@ -18,7 +18,7 @@ WORKER = """
 import os, pathlib, signal, sys
 from streams.cli.main import main
 from streams.worker import heartbeat, ownership, snapshot_writer
-from streams.kafka.snapshot_topic import KafkaSnapshotTopic
+from streams.kafka.snapshot_producer import KafkaSnapshotTopic
 heartbeat.BEAT_EVERY = ownership.BEAT_EVERY = 0.5
 snapshot_writer.TIME_SHARE = 1.0
 snapshot_writer.SEND_BYTES = 1

@@ -11,7 +11,7 @@ import pytest
 from kafka import KafkaProducer
 
 from streams.config import Config
-from streams.kafka.snapshot_topic import KafkaSnapshotTopic
+from streams.kafka.snapshot_producer import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, Topics
 from streams.local import LocalStack
 from streams.operations.trimming import plan_trims

@@ -11,9 +11,11 @@ import venv
 import zipfile
 from collections.abc import Sequence
 from email.parser import Parser
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.readme import TOP
 
@@ -62,6 +64,66 @@ def python(wheel: Path, folder: Path) -> Path:
     (site,) = (folder / "venv").glob("lib/python*/site-packages")
     (site / "elsewhere.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     return found
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, folder: Path) -> Path:
+    """Create an environment with the wheel and the packages that it requires, and no others."""
+    venv.create(folder / "bare", with_pip=False)
+    found = folder / "bare" / "bin" / "python"
+    run([sys.executable, "-m", "pip", "--python", found, "install", "--no-deps", wheel], folder)
+    (site,) = (folder / "bare").glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        wanted = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
+    queue = [(Requirement(line), "") for line in wanted]
+    for requirement, extra in queue:  # which grows meanwhile
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        installed = distribution(requirement.name)
+        queue += [
+            (Requirement(line), extra)
+            for line in installed.requires or ()
+            for extra in requirement.extras or {""}
+        ]
+        for top in {path.parts[0] for path in installed.files or () if ".." not in path.parts}:
+            if not (site / top).exists():
+                (site / top).symlink_to(str(installed.locate_file(top)))
+    return found
+
+
+CLIENT = """
+import os
+from streams import Turnstile
+with Turnstile.open("budgets.db") as t:
+    t.create_dataset("d", measure="zcdp", budget=1.0)
+    run = t.run("d", "r")
+    for _ in range(9):
+        decision = run.charge([1, 2], [0.5, 0.1], noise_stddev=1.0)
+    print(decision.admitted.tolist(), [halt.user for halt in t.halts("d", follow=False)])
+try:
+    Turnstile("127.0.0.1:1", timeout=1.0).run("d", "r")
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+def test_a_client_needs_seven_packages(bare: Path, folder: Path) -> None:
+    assert run([bare, "-c", CLIENT], folder) == "[False, True] [1]\nServiceUnavailable\n"
+    turnstile = bare.with_name("turnstile")
+    assert "halts" in run([turnstile, "--help"], folder)
+    for words in ("verify", "halts", "odometer --delta 1e-5", "dataset list", "runs", "report d"):
+        command, *others = words.split()
+        run([turnstile, command, *others, "--budgets", "budgets.db"], folder)
+
+
+def test_commands_name_the_extra_that_they_need(bare: Path, folder: Path) -> None:
+    for command in ("worker", "dashboard", "doctor", "verify"):
+        done = subprocess.run(
+            [bare.with_name("turnstile"), command], cwd=folder, capture_output=True, text=True
+        )
+        assert done.returncode == 2
+        assert "with its extra `service`" in done.stderr
 
 
 def test_the_wheel_contains_all_files_that_are_not_python(wheel: Path) -> None:

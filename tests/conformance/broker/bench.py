@@ -15,7 +15,7 @@ from streams.config import Config
 from streams.kafka.fenced_producer import KafkaFencedProducer, queue_in_batches
 from streams.kafka.kafka_clients import new_admin
 from streams.kafka.results import Origin, TopicsSeen
-from streams.kafka.snapshot_topic import KafkaSnapshotTopic
+from streams.kafka.snapshot_producer import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, ODOMETER, SNAPSHOTS
 from streams.ledger.ledger import Channel, Output
 from streams.records.signatures import Content

@@ -13,7 +13,7 @@ from streams.config import Config
 from streams.kafka.fenced_producer import KafkaFencedProducer
 from streams.kafka.log import KafkaLog
 from streams.kafka.publisher import KafkaPublisher
-from streams.kafka.snapshot_topic import KafkaSnapshotTopic
+from streams.kafka.snapshot_producer import KafkaSnapshotTopic
 from streams.kafka.topics import Topics
 from streams.local import LocalStack
 from tests.conformance.broker.bench import PARTITIONS, Bench, KafkaHand, MemoryHand, Scenario

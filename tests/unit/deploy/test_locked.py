@@ -38,7 +38,7 @@ def asked_for(name: str) -> list[Requirement]:
     if name == "build":
         return [Requirement(line) for line in PYPROJECT["build-system"]["requires"]]
     wanted = list(PYPROJECT["project"]["dependencies"])
-    extras = ["secure"] if name == "worker" else ["dev"]
+    extras = ["secure", "service"] if name == "worker" else ["dev"]
     while extras:
         for requirement in map(Requirement, EXTRAS[extras.pop()]):
             if requirement.name == "dp-turnstile":
