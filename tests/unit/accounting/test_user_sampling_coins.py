@@ -12,18 +12,18 @@ the option does not fit. Variants that are known to be wrong go through the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import product
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
-Policy: TypeAlias = list[NDArray[np.int64]]
-"""One array a step, (policies, cells of the outputs so far, coins so far): the option chosen."""
 Charging: TypeAlias = Literal["every step", "full cost when sampled", "when sampled"]
 
 ROUNDING = 1e-12
@@ -125,86 +125,72 @@ def test_sampled_cost_charged_only_when_sampled_is_exceeded(
     assert max(world.loss(*policy, budget) for policy in world.policies()) > budget
 
 
-def divergence(law: Floats, ratio: Floats, order: float) -> Floats:
-    """The larger direction between a law and the one with this likelihood ratio to it."""
-    removed = np.log(ratio**order @ law)
-    added = np.log(ratio ** (1.0 - order) @ law)
-    return np.asarray(np.maximum(removed, added) / (order - 1.0))
+NOISE = np.array([0.5, 0.3, 0.2])
+Levels: TypeAlias = Mapping[tuple[tuple[int, ...], tuple[int, ...]], int]
+"""The level of a step, by the outputs and the coins of the steps before."""
 
 
-def mixed(rate: float, ratio: Floats) -> Floats:
-    return 1.0 - rate + rate * ratio
+def divergence(with_user: Floats, without: Floats, order: float) -> float:
+    """Return the larger direction."""
+    p, q = with_user, without
+    moments = [(p**order * q ** (1 - order)).sum(), (q**order * p ** (1 - order)).sum()]
+    return float(np.log(max(moments))) / (order - 1.0)
 
 
 def two_worlds(
-    noise: Floats,
     rates: tuple[float, float],
-    mine: Policy,
-    theirs: Policy,
+    mine: Levels,
+    theirs: Levels,
+    steps: int,
     order: float,
     peeking: bool,
-) -> tuple[Floats, Floats]:
-    """What is lost of a user beside another whose level follows its own coins, and the largest sum
-    of costs on any path; `peeking`: the other's level follows the coins of the first."""
-    m, (rate, other_rate) = len(noise), rates
-    shifted = np.array([np.roll(noise, shift) for shift in range(2 * m)])  # by shift, outputs
-    cost = np.array([divergence(noise, mixed(rate, shifted[z] / noise), order) for z in range(m)])
-    outputs = []
-    for present in (1, 0):
-        joint = np.ones((len(mine[0]), 1, 1, 1))  # by policy, outputs, my coins, their coins
-        spent = np.zeros((len(mine[0]), 1, 1))
-        for my_choice, their_choice in zip(mine, theirs, strict=True):
-            my_level = my_choice[..., None] * present
+) -> tuple[float, float]:
+    """Return what is lost of a user beside another, and the largest sum of costs on any path.
+
+    The other's level follows the other's own coins, or those of the first user if `peeking`.
+    """
+    shifted = [np.roll(NOISE, shift) for shift in range(5)]
+    mixed = [(1 - rates[0]) * NOISE + rates[0] * shifted[level] for level in range(3)]
+    costs, most = [divergence(law, NOISE, order) for law in mixed], 0.0
+    every_output = list(product(range(3), repeat=steps))
+    laws = np.zeros((2, len(every_output)))
+    coins = list(product((0, 1), repeat=steps))
+    for present, (at, outputs), my, their in product((1, 0), enumerate(every_output), coins, coins):
+        likely, spent = 1.0, 0.0
+        for t, output in enumerate(outputs):
             # In the world without the first user there are no coins of theirs: as if never drawn.
-            coins = my_choice.shape[2]
-            their_level = (
-                (their_choice[..., None] if present else their_choice[:, :, :1, None])
-                if peeking
-                else their_choice[:, :, None, :]
-            )
-            branches = []
-            for my_coin, their_coin in product((0, 1), repeat=2):
-                likely = rate if my_coin else 1 - rate
-                likely *= other_rate if their_coin else 1 - other_rate
-                shift = my_coin * my_level + their_coin * their_level
-                branches.append((joint * likely)[..., None] * shifted[shift])
-            stacked = np.stack(np.broadcast_arrays(*branches), axis=-1)
-            policies, before = stacked.shape[:2]
-            split = stacked.reshape(policies, before, coins, coins, m, 2, 2)
-            joint = split.transpose(0, 1, 4, 2, 5, 3, 6).reshape(
-                policies, before * m, 2 * coins, 2 * coins
-            )
-            if present:
-                step = (spent + cost[my_choice])[..., None, None]
-                spread = np.broadcast_to(step, (*step.shape[:3], m, 2))
-                spent = spread.transpose(0, 1, 3, 2, 4).reshape(policies, before * m, 2 * coins)
-        outputs.append(joint.sum(axis=(2, 3)))
-        if present:
-            most = spent.max(axis=(1, 2))
-    with_user, without = outputs
-    ratio = with_user / without
-    removed = np.log((ratio**order * without).sum(axis=1))
-    added = np.log((ratio ** (1.0 - order) * without).sum(axis=1))
-    return np.maximum(removed, added) / (order - 1.0), most
+            seen = tuple(coin * present for coin in my[:t]) if peeking else their[:t]
+            levels = mine[outputs[:t], my[:t]] * present, theirs[outputs[:t], seen]
+            spent += costs[levels[0]]
+            for coin, rate in zip((my[t], their[t]), rates, strict=True):
+                likely *= rate if coin else 1 - rate
+            likely *= shifted[my[t] * levels[0] + their[t] * levels[1]][output]
+        laws[present, at] += likely
+        most = max(most, spent)
+    return divergence(laws[1], laws[0], order), most
 
 
 @pytest.mark.parametrize("order", [1.1, 2.0, 32.0])
-@pytest.mark.parametrize("steps", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_others_may_follow_their_own_coins(order: float, steps: int) -> None:
-    rng = np.random.default_rng(7)
-    shapes = [(300, 3**step, 2**step) for step in range(steps)]
-    mine, theirs = ([rng.integers(3, size=shape) for shape in shapes] for _ in range(2))
-    noise = np.array([0.5, 0.3, 0.2])
-    lost, most = two_worlds(noise, (0.3, 0.6), mine, theirs, order, peeking=False)
-    assert (lost <= most + ROUNDING).all()
+@pytest.mark.parametrize(
+    ("steps", "policies"), [(2, 60), pytest.param(3, 20, marks=pytest.mark.slow)]
+)
+def test_others_may_follow_their_own_coins(order: float, steps: int, policies: int) -> None:
+    rng = random.Random(7)
+    for _ in range(policies):
+        mine, theirs = (defaultdict[Any, int](lambda: rng.randrange(3)) for _ in range(2))
+        lost, most = two_worlds((0.3, 0.6), mine, theirs, steps, order, peeking=False)
+        assert lost <= most + ROUNDING
 
 
 @pytest.mark.parametrize("order", [1.1, 2.0, 32.0])
 def test_others_may_not_follow_the_coins_of_the_user(order: float) -> None:
-    # The user may be drawn in the first step alone; whoever comes next comes if that was so.
-    mine = [np.full((1, 3**step, 2**step), int(step == 0)) for step in range(3)]
-    theirs = [np.zeros((1, 3**step, 2**step), dtype=np.int64) for step in range(3)]
-    theirs[1][:, :, 1] = theirs[2][:, :, 2:] = 1
-    noise = np.array([0.5, 0.3, 0.2])
-    lost, most = two_worlds(noise, (0.3, 1.0), mine, theirs, order, peeking=True)
+    # The user may be drawn in the first step alone; another user comes next if that was so.
+    histories = [
+        (outputs, coins)
+        for t in range(3)
+        for outputs, coins in product(product(range(3), repeat=t), product((0, 1), repeat=t))
+    ]
+    mine = {(outputs, coins): int(not coins) for outputs, coins in histories}
+    theirs = {(outputs, coins): int(coins[:1] == (1,)) for outputs, coins in histories}
+    lost, most = two_worlds((0.3, 1.0), mine, theirs, 3, order, peeking=True)
     assert lost > 1.5 * most
