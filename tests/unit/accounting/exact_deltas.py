@@ -1,9 +1,11 @@
-"""Deltas in closed form, by mpmath in its working precision, at any real epsilon."""
+"""Deltas in closed form, by mpmath in its working precision, and hockey-stick divergences."""
 
 from __future__ import annotations
 
 import mpmath
+import numpy as np
 from mpmath import mpf
+from numpy.typing import NDArray
 
 
 def gaussian_delta(mu: mpf, epsilon: mpf) -> mpf:
@@ -37,3 +39,21 @@ def larger_sampled_delta(ratio: float, rate: float, epsilon: float) -> mpf:
 def normal_above(x: mpf) -> mpf:
     """The standard normal probability above x."""
     return mpmath.erfc(x / mpmath.sqrt(2)) / 2
+
+
+Laws = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""The probabilities of every output, with and without the user."""
+
+
+def hockey_stick_excess(laws: Laws, bound: Laws) -> float:
+    """Return by how much a divergence of `laws`, in either direction, exceeds that of `bound`.
+
+    Both are convex and piecewise linear in gamma, so the ends of their pieces decide.
+    """
+    worst = -1.0
+    for (p, q), (limit, base) in ((laws, bound), (laws[::-1], bound[::-1])):
+        gammas = np.unique(np.concatenate([p / q, limit / base]))[:, np.newaxis]
+        found = np.maximum(p - gammas * q, 0.0).sum(axis=1)
+        allowed = np.maximum(limit - gammas * base, 0.0).sum(axis=1)
+        worst = max(worst, float((found - allowed).max()))
+    return worst

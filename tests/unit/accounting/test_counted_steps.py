@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from itertools import product
+from math import prod
 
 import mpmath
 import numpy as np
@@ -23,12 +24,12 @@ from accounting import (
 )
 from accounting.costs.step_shape import ONE_STEP
 from accounting.exact.units import MAX_COST_UNITS
-from tests.unit.accounting.exact_deltas import sampled_delta
+from tests.unit.accounting.exact_deltas import Laws, hockey_stick_excess, sampled_delta
 
 # A mechanism with two outputs, so that everything can be enumerated in exact numbers: the
 # probability of output 1 at each norm level. Level 1 is level 2 with noise added.
 ONE = {0: Fraction(1, 4), 1: Fraction(2, 5), 2: Fraction(3, 4)}
-RATE = Fraction(1, 3)
+RATE, ROUNDING = Fraction(1, 3), 1e-12
 
 History = tuple[tuple[int, int], ...]
 Policy = Mapping[History, int]
@@ -38,14 +39,10 @@ def _chance(level: int, output: int) -> Fraction:
     return ONE[level] if output else 1 - ONE[level]
 
 
-def _laws(policy: Policy, steps: int) -> list[tuple[Fraction, Fraction]]:
-    """The probabilities of every sequence of outputs, with and without the user."""
+def _laws(policy: Policy, steps: int) -> Laws:
     found = []
     for outputs in product((0, 1), repeat=steps):
-        without = Fraction(1)
-        for output in outputs:
-            without *= _chance(0, output)
-        with_user = Fraction(0)
+        without, with_user = prod(_chance(0, output) for output in outputs), Fraction(0)
         for coins in product((0, 1), repeat=steps):
             chance = Fraction(1)
             for step in range(steps):
@@ -53,27 +50,12 @@ def _laws(policy: Policy, steps: int) -> list[tuple[Fraction, Fraction]]:
                 chance *= RATE if coins[step] else 1 - RATE
                 chance *= _chance(policy[history] if coins[step] else 0, outputs[step])
             with_user += chance
-        found.append((with_user, without))
-    return found
+        found.append((float(with_user), float(without)))
+    with_users, withouts = np.array(found).T
+    return with_users, withouts
 
 
-def _excess(laws: list[tuple[Fraction, Fraction]], bound: list[tuple[Fraction, Fraction]]) -> float:
-    """By how much a hockey-stick divergence exceeds the bound's, at any gamma, in a direction.
-
-    Both are convex and piecewise linear in gamma, so the ends of the bound's pieces decide.
-    """
-
-    def divergence(pairs: list[tuple[Fraction, Fraction]], gamma: Fraction) -> Fraction:
-        return sum((max(p - gamma * q, Fraction(0)) for p, q in pairs), Fraction(0))
-
-    worst = Fraction(-1)
-    for pairs, limit in ((laws, bound), ([x[::-1] for x in laws], [x[::-1] for x in bound])):
-        for gamma in {p / q for p, q in [*pairs, *limit]}:
-            worst = max(worst, divergence(pairs, gamma) - divergence(limit, gamma))
-    return float(worst)
-
-
-def _copies(steps: int) -> list[tuple[Fraction, Fraction]]:
+def _copies(steps: int) -> Laws:
     """The laws of a user who takes part in all of these steps, at the highest level."""
     histories = [h for n in range(steps) for h in product(product((0, 1), repeat=2), repeat=n)]
     return _laws(dict.fromkeys(histories, 2), steps)
@@ -110,13 +92,13 @@ def test_no_policy_of_levels_and_participation_exceeds_the_copies(steps: int, al
         policies = [
             _policies(steps, allowed, lambda h, left: rng.choice((0, 1, 2, 2))) for _ in range(60)
         ]
-    assert max(_excess(_laws(policy, steps), bound) for policy in policies) <= 0
+    assert max(hockey_stick_excess(_laws(each, steps), bound) for each in policies) <= ROUNDING
 
 
 def test_one_step_more_than_allowed_exceeds_the_copies() -> None:
     everywhere = _policies(3, 3, lambda history, left: 2)
-    assert _excess(_laws(everywhere, 3), _copies(3)) == 0
-    assert _excess(_laws(everywhere, 3), _copies(2)) > 0.01
+    assert abs(hockey_stick_excess(_laws(everywhere, 3), _copies(3))) <= ROUNDING
+    assert hockey_stick_excess(_laws(everywhere, 3), _copies(2)) > 0.01
 
 
 @pytest.mark.parametrize("rate", [0.004, 0.01, 1.0])

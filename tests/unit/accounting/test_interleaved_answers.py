@@ -22,6 +22,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.unit.accounting.exact_deltas import hockey_stick_excess
+
 NOISE = (Fraction(2, 3), Fraction(1, 3))
 RATE = Fraction(1, 3)
 BITS = (0, 1)
@@ -172,13 +174,7 @@ def excess_over_copies(law: NDArray[np.float64]) -> float:
     outputs = list(product(ROWS, repeat=4))
     without = np.array([np.prod([row(0)[y] for y in each]) for each in outputs])
     copies = np.array([row(2)[a] * row(2)[b] * row(0)[c] * row(0)[d] for a, b, c, d in outputs])
-    worst = -1.0
-    for p, q, limit, base in ((law, without, copies, without), (without, law, without, copies)):
-        gammas = np.unique(np.concatenate([p / q, limit / base]))[:, np.newaxis]
-        found = np.maximum(p - gammas * q, 0.0).sum(axis=1)
-        bound = np.maximum(limit - gammas * base, 0.0).sum(axis=1)
-        worst = max(worst, float((found - bound).max()))
-    return worst
+    return hockey_stick_excess((law, without), (copies, without))
 
 
 def drawn_policy(rng: np.random.Generator) -> RowsPolicy:
