@@ -296,6 +296,16 @@ def test_randomised_responses_are_the_exact_ones(size: float, count: int, part: 
     assert_around(bounds, lambda e: responses(size, count, e), epsilon, size * count)
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.5, 4.0])
+def test_gaussian_steps_and_a_response_are_a_mixture_of_both(epsilon: float) -> None:
+    report = PldReport([Gaussian(2.0), PureDP()], np.array([1.0, 0.7]))
+    ahead = 1 / (1 + mpmath.exp(-mpf(0.7)))
+    mu, e = mpmath.sqrt(3) / 2, mpf(epsilon)
+    shifted = [gaussian_delta(mu, e - mpf(0.7)), gaussian_delta(mu, e + mpf(0.7))]
+    exact = ahead * shifted[0] + (1 - ahead) * shifted[1]
+    assert_between(report.delta(np.array([[3, 1]]), epsilon), exact, 0.02)
+
+
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
 def test_gaussian_and_laplace_steps_agree_with_an_integral(epsilon: float) -> None:
     report = PldReport([Laplace(2.0), Gaussian(1.0)], np.array([1.0, 0.8]))

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm as normal
 
 from accounting import (
+    MAX_COST_UNITS,
     MEASURES,
     Gaussian,
     NormGrid,
@@ -255,6 +256,16 @@ def test_records_cost_what_simpler_steps_cost_at_the_limits() -> None:
     np.testing.assert_allclose(costs(6.0, 1.0, 3), whole, rtol=1e-12)
     assert not costs(1.0, 0.0, 4).any()
     assert not costs(1.0, 0.5, 4)[0].any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [(1e-300, 0.5), (1e300, 1e-290), (1.0, 1.0 - 2.0**-53)])
+def test_charges_of_extreme_steps_saturate_and_are_never_nan(step: tuple[float, float]) -> None:
+    mechanism = PoissonRecords(*step, 1000)
+    costs = renyi_cost(mechanism, [5e-324, 1.0, 1.7e308], [1.0 + 2.0**-52, 2.0, 2.0**40])
+    assert not np.isnan(costs).any()
+    assert (costs > 0.0).all()
+    assert 0 < MEASURES["renyi"].charge_units(mechanism, [1.0], [2.0])[0, 0] <= MAX_COST_UNITS
 
 
 def test_reports_of_records_are_by_renyi_divergences_alone() -> None:
