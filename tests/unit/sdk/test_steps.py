@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from accounting import PoissonRecords
+from accounting import InvalidInput, PoissonRecords
 from streams import Turnstile
 from streams.sdk.errors import InvalidRequest
 
@@ -17,6 +17,9 @@ SHAPE: dict[str, Any] = {"measure": "steps", "sampling_rate": 0.1, "noise_multip
 def test_a_guarantee_becomes_a_number_of_steps() -> None:
     with Turnstile.in_memory() as turnstile:
         policy = turnstile.create_dataset("d", epsilon=1.5, delta=1e-5, **SHAPE)
+        other = turnstile.create_dataset("other", measure="gdp", budget=1.0)
+    with pytest.raises(InvalidInput):
+        _ = other.steps
     assert policy.steps > 10
     assert policy.epsilon(1e-5) <= 1.5
     assert policy.has_sampled_levels
