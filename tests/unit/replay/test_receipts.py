@@ -101,7 +101,7 @@ CHANGES = {
     "time": {"time": "2020-01-01T00:00:00+00:00"},
     "signature": {"signature": "00" * 64},
     "no hexadecimal": {"signature": "zz"},
-    "no signature": {"signature": ""},
+    "no signature": {"signature": None},
 }
 
 

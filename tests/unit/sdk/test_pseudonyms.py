@@ -87,10 +87,10 @@ def test_a_roster_has_pseudonyms_too():
             assert odometer.user == user
 
 
-@pytest.mark.parametrize("key", [None, OTHER_KEY])
-def test_another_key_cannot_charge_a_dataset(key):
+@pytest.mark.parametrize(("first", "key"), [(KEY, None), (KEY, OTHER_KEY), (None, KEY)])
+def test_another_key_cannot_charge_a_dataset(first, key):
     connection = Recorded()
-    opened(connection)
+    opened(connection, first)
     turnstile = Turnstile(connection=connection, pseudonym_key=key)
     with pytest.raises(InvalidRequest):
         turnstile.run("d", "r")

@@ -103,6 +103,21 @@ def test_handed_back_step_is_charged_once(reached: set[int]) -> None:
     assert service.rejects == []
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_step_that_timed_out_is_charged_once_unchanged(place: int) -> None:
+    service, _, roster = begun()
+    roster.set_norms(NORMS)
+    service.mute = {place}
+    with pytest.raises(DecisionTimeout):
+        roster.charge(noise_stddev=4.0)
+    service.mute = set()
+    with pytest.raises(InvalidRequest):
+        roster.charge(noise_stddev=5.0)
+    step = roster.charge(noise_stddev=4.0)
+    spent = service.spent()
+    np.testing.assert_allclose([spent[user] for user in USERS], step.clip_norms**2 / 32, rtol=1e-9)
+
+
 def test_step_is_not_charged_by_norms_and_by_roster() -> None:
     service, run, roster = begun()
     roster.charge(noise_stddev=4.0)
