@@ -261,23 +261,14 @@ class EventFile:
 
 @dataclass(frozen=True)
 class LabelUse:
-    """How the values in a column of events differ from those that a query names: private data.
-
-    Attributes:
-        query: the name of the query.
-        key: "labels" or "where".
-        column: the column.
-        unused: the named values that no event has.
-        other_events: for labels, the number of events with another value.
-        other_values: the 20 most frequent of these values, with their numbers of events.
-    """
+    """How the values of events differ from those that a query names: private data."""
 
     query: str
-    key: str
+    key: str  # "labels" or "where"
     column: str
-    unused: Sequence[Label]
-    other_events: int
-    other_values: Mapping[str, int]
+    unused: Sequence[Label]  # the named values that no event has
+    other_events: int  # with a value that is no label
+    other_values: Mapping[str, int]  # the 20 most frequent of these, with their numbers of events
 
 
 def label_uses(query_file: QueryFile, events: Sequence[UserEvent]) -> Iterator[LabelUse]:
@@ -286,17 +277,14 @@ def label_uses(query_file: QueryFile, events: Sequence[UserEvent]) -> Iterator[L
         asked: list[tuple[str, str, Sequence[Label], Conditions]] = [
             ("where", column, labels_in(wanted), {}) for column, wanted in query.conditions
         ]
-        asked.append(("labels", query.by, query.labels, query.where))
+        if query.labels:
+            asked.append(("labels", query.by, query.labels, query.where))
         for key, column, named, where in asked:
             values = [one.columns.get(column) for one in events if hold(where, one.columns)]
             seen, known = set(map(comparable, values)), set(map(comparable, named))
             unused = [label for label in named if comparable(label) not in seen]
-            is_exhaustive = key == "labels" and named
-            others = Counter(
-                quoted(value)
-                for value in values
-                if is_exhaustive and comparable(value) not in known
-            )
+            unlabelled = [value for value in values if comparable(value) not in known]
+            others = Counter(map(quoted, unlabelled if key == "labels" else []))
             if unused or others:
                 ordered = dict(others.most_common(20))
                 yield LabelUse(query.name, key, column, unused, others.total(), ordered)

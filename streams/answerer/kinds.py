@@ -79,6 +79,8 @@ class Kind(Query):
     takes: ClassVar[tuple[str, ...]] = ("by", "labels", "groups", "each", "clip")
     is_linear: ClassVar[bool] = True
     """True if an answer is the noisy sum, with intervals of a fixed width."""
+    bounds_events: ClassVar[bool] = False
+    """True if ``each`` bounds the number of a user's events, not what they add up to."""
 
     @cached_property
     def keys(self) -> KeyUniverse | None:
@@ -127,7 +129,7 @@ class Kind(Query):
     def sizes(self, content: Content, rows: Floats) -> Floats:
         """Return by user how much of a contribution there is without bounds and with them, (n, 2).
 
-        These are sums of absolute numbers, and events where ``each`` bounds their number.
+        These are sums of absolute numbers, or numbers of events if ``bounds_events``.
 
         Args:
             content: of a window.
@@ -135,7 +137,8 @@ class Kind(Query):
         """
         users = sorted(content, key=order_of)
         before = np.array([self._size(content[user]) for user in users]).reshape(-1)
-        return np.column_stack([before, self._bounded_sizes(before, rows)])
+        after = np.minimum(before, self.each) if self.bounds_events else np.abs(rows).sum(axis=1)
+        return np.column_stack([before, after])
 
     def answered(self, value: Floats, stddev: float, confidence: float) -> Answered:
         """Return the answer for a noisy sum (d,)."""
@@ -181,9 +184,6 @@ class Kind(Query):
 
     def _size(self, sums: dict[int, int]) -> float:
         return sum(abs(_ldexp(one, self._exponent)) for one in self._counted(sums).values())
-
-    def _bounded_sizes(self, before: Floats, rows: Floats) -> Floats:
-        return np.asarray(np.abs(rows).sum(axis=1))
 
     def _fill(self, row: Floats, sums: dict[int, int]) -> None:
         """Write a user's bounded vector."""
@@ -321,6 +321,7 @@ class Mean(Kind, tag="mean"):
     needs = ("column", "lower", "upper", "each")
     takes = ("by", "labels")
     is_linear = False
+    bounds_events = True
     _powers: ClassVar[int] = 1
 
     @property
@@ -350,9 +351,6 @@ class Mean(Kind, tag="mean"):
 
     def _size(self, sums: dict[int, int]) -> float:
         return sum(number for coordinate, number in sums.items() if self._is_count(coordinate))
-
-    def _bounded_sizes(self, before: Floats, rows: Floats) -> Floats:
-        return np.minimum(before, self.each)
 
     def _fill(self, row: Floats, sums: dict[int, int]) -> None:
         counted = self._size(sums)
@@ -489,6 +487,7 @@ class Quantiles(Kind, tag="quantiles"):
     needs = ("column", "lower", "upper", "quantiles", "each")
     takes = ("levels",)
     is_linear = False
+    bounds_events = True
 
     @property
     def _numbers(self) -> int:
@@ -518,9 +517,6 @@ class Quantiles(Kind, tag="quantiles"):
 
     def _size(self, sums: dict[int, int]) -> float:
         return sum(sums.values())
-
-    def _bounded_sizes(self, before: Floats, rows: Floats) -> Floats:
-        return np.minimum(before, self.each)
 
     def _fill(self, row: Floats, sums: dict[int, int]) -> None:
         counted = self._size(sums)

@@ -224,21 +224,11 @@ def _show(found: QueryPlan, *, is_private: bool) -> None:
 
 def _show_scale(scale: Scale, best: Setting) -> None:
     """Show the true answers, by which errors are large or small, and what the bounds cut."""
-    means, parts = (
-        [f"{mean:,.4g}" for mean in scale.mean_answers],
-        [f"{best.rmse / abs(mean):,.1%}" if mean else "-" for mean in scale.mean_answers],
-    )
-    if scale.labels is None:
-        say(
-            f"The true answer of a window is {means[0]} on average. The recommended row's error is "
-            f"{parts[0]} of it."
-        )
-    else:
-        numbers = zip(scale.labels, means, parts, strict=True)
-        say(
-            "The true answers of a window on average, and the recommended row's error in percent "
-            f"of them: {plain([f'{label} {mean} ({part})' for label, mean, part in numbers])}."
-        )
+    shown = [
+        f"{label} {mean:,.4g}" + (f" ({best.rmse / abs(mean):,.1%})" if mean else "")
+        for label, mean in zip(scale.labels or [""], scale.mean_answers, strict=True)
+    ]
+    say(f"True answer of a window, on average (recommended row's error): {plain(shown).strip()}.")
     if scale.cut_users:
         say(
             f"The bounds on a user's contribution cut {scale.cut_share:.1%} of all contributions, "
