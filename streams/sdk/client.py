@@ -41,7 +41,7 @@ from streams.sdk.followers import (
     distinct_halts,
     rising_odometers,
 )
-from streams.sdk.norm_events import norm_events, send_norms
+from streams.sdk.norm_events import send_norms
 from streams.sdk.observing import ClientTraces, Observer
 from streams.sdk.opening import close_run, open_run, resume_run
 from streams.sdk.run import Run
@@ -522,8 +522,8 @@ class Turnstile:
 
         ``Run.charge_collected`` charges them. This method returns when the log has all norms. It
         returns nothing: the service publishes each rejected norm on the topic ``rejects``
-        (``turnstile rejects``), with the reason, and its user takes no part in the step. Sending
-        the same norms again is safe: each counts once.
+        (``turnstile rejects``), with the reason, and its user takes no part in the step. In memory
+        rejects are not kept. Sending the same norms again is safe: each counts once.
 
         Neighbouring datasets differ by adding or removing one user. Let one sender send a user's
         norm for a step, since the first of two norms counts. A user's norm, and the time at which
@@ -546,12 +546,9 @@ class Turnstile:
             InvalidRequest: an argument is invalid; nothing was published.
             DecisionTimeout: the log may not have all norms; call again.
         """
+        deadline = self._connection.deadline(timeout)
         send_norms(
-            self._connection,
-            norm_events(dataset, run, step, attempt, self._pseudonyms),
-            users,
-            norms,
-            self._connection.deadline(timeout),
+            self._connection, dataset, run, step, users, norms, attempt=attempt, deadline=deadline
         )
 
     def erase(

@@ -136,21 +136,6 @@ class ChargePart(NamedTuple):
         return arrays
 
 
-class CollectedUsers(NamedTuple):
-    """A partition's users of a step whose norms were collected, and the decision about them.
-
-    Attributes:
-        users: n ids as the log has them, in the order in which it has their norms.
-        admitted, granted, exhausted, reasons: (n,), as those of ``StepDecision``.
-    """
-
-    users: UserIds
-    admitted: NDArray[np.bool_]
-    granted: NDArray[np.float64]
-    exhausted: NDArray[np.bool_]
-    reasons: NDArray[np.uint8]
-
-
 class CollectedPart(NamedTuple):
     """A partition's share of a step whose norms were collected.
 
@@ -164,8 +149,8 @@ class CollectedPart(NamedTuple):
     digest: bytes
     clip_norm: float
 
-    def decided(self, answer: Decision | RosterDecision) -> CollectedUsers:
-        """Return the partition's users, and the decision about them.
+    def decided(self, answer: Decision | RosterDecision) -> CollectedDecision:
+        """Return the decision about the partition's users, with their ids as the log has them.
 
         Raises:
             ConflictingDecisions: a worker cannot have made this decision for this request.
@@ -190,8 +175,9 @@ class CollectedPart(NamedTuple):
         ):
             raise not_of_a_worker(answer.partition, "grants norms that cannot have been collected")
         places = np.concatenate([np.flatnonzero(admitted), np.flatnonzero(~admitted)])
-        users = let_in.join(left_out).select(np.argsort(places))
-        return CollectedUsers(users, admitted, granted, arrays.exhausted, arrays.reasons)
+        users = let_in.join(left_out).select(np.argsort(places)).tolist()
+        columns = admitted, granted, arrays.exhausted, arrays.reasons
+        return CollectedDecision(answer.step, *columns, users)
 
 
 Witnessed: TypeAlias = Decision | RosterDecision | Halted

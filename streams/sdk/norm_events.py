@@ -18,24 +18,29 @@ from streams.sdk.arguments import UsersLike, read_norms, read_users
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.dataset_requests import check_names
 from streams.sdk.errors import invalid_requests
-from streams.sdk.step_layout import Pseudonyms, place
+from streams.sdk.step_layout import place
 
 MAX_EVENTS_BYTES: Final = 900_000
 """The maximum size of a record: with its signature, brokers take it by default."""
 _HIGHEST: Final = 2**62
 
 
-def norm_events(
-    dataset: str, run: str, step: int, attempt: int | None, pseudonyms: Pseudonyms | None
-) -> NormEvents:
-    """Return a record without users, for a step of a run.
-
-    Raises:
-        InvalidRequest: an argument is invalid.
-    """
+def send_norms(
+    connection: Connection,
+    dataset: str,
+    run: str,
+    step: int,
+    users: UsersLike,
+    norms: ArrayLike,
+    *,
+    attempt: int | None,
+    deadline: Deadline,
+) -> None:
+    """Send norms to the partitions of their users, as ``Turnstile.send_norms`` does."""
     check_names(dataset, run)
+    pseudonyms = connection.pseudonyms
     with invalid_requests():
-        return NormEvents(
+        blank = NormEvents(
             dataset=dataset,
             run=run,
             step=whole_number("step", step, 0, _HIGHEST),
@@ -44,25 +49,7 @@ def norm_events(
             users=b"",
             norms=b"",
         )
-
-
-def send_norms(
-    connection: Connection,
-    blank: NormEvents,
-    users: UsersLike,
-    norms: ArrayLike,
-    deadline: Deadline,
-) -> None:
-    """Send norms to the partitions of their users, as ``Turnstile.send_norms`` does.
-
-    Args:
-        connection: to the service.
-        blank: the record without users.
-        users: n distinct ids.
-        norms: (n,) one norm per user.
-        deadline: until when the log must have them.
-    """
-    layout = place(read_users(users), connection.partitions, connection.pseudonyms)
+    layout = place(read_users(users), connection.partitions, pseudonyms)
     values, _ = read_norms(norms, len(layout.ids), None)
     records = {
         partition: _records(blank, layout.users_of(partition), values[positions])

@@ -222,7 +222,7 @@ class Run:
             DecisionTimeout, StepContentChanged, Fenced, ConflictingDecisions: as ``charge``.
         """
         with self._attempt.use(Call.CHARGE, timeout) as deadline:
-            terms, step, pseudonyms = self.collect, self.step, self._connection.pseudonyms
+            terms, pseudonyms = self.collect, self._connection.pseudonyms
             if terms is None:
                 raise InvalidRequest(
                     f"run {self.name!r} collects no norms: open a run of another name with collect"
@@ -237,7 +237,7 @@ class Run:
             charge = replace(charge, collected=True)
             part = CollectedPart(encode(charge), charge_digest(charge), terms.clip_norm)
             parts = dict.fromkeys(range(self.policy.partitions), part)
-            asked = AskedStep(parts, lambda decisions: collected_by(step, decisions, pseudonyms))
+            asked = AskedStep(parts, lambda decisions: collected_by(decisions, pseudonyms))
             return self._attempt.decide(asked, deadline)
 
     def enrol(

@@ -46,7 +46,6 @@ from streams.sdk.arguments import check_strings, elements_of, read_users
 from streams.sdk.decisions import (
     ChargePart,
     CollectedDecision,
-    CollectedUsers,
     DecisionArrays,
     StepDecision,
 )
@@ -247,16 +246,21 @@ class Layout:
 
 
 def collected_by(
-    step: int, decisions: Mapping[int, CollectedUsers], pseudonyms: Pseudonyms | None
+    decisions: Mapping[int, CollectedDecision], pseudonyms: Pseudonyms | None
 ) -> CollectedDecision:
     """Return the decision over all partitions about a step whose norms were collected."""
-    of_partitions = [decisions[partition] for partition in sorted(decisions)]
-    users = [user for each in of_partitions for user in each.users]
+    parts = [decisions[partition] for partition in sorted(decisions)]
+    users = [user for part in parts for user in part.users]
     if pseudonyms is not None:
         users = [pseudonyms.user_of(user) for user in users]
-    _, *columns = zip(*of_partitions, strict=True)
-    admitted, granted, exhausted, reasons = map(np.concatenate, columns)
-    return CollectedDecision(step, admitted, granted, exhausted, reasons, users)
+    return CollectedDecision(
+        parts[0].step,
+        np.concatenate([part.admitted for part in parts]),
+        np.concatenate([part.granted for part in parts]),
+        np.concatenate([part.exhausted for part in parts]),
+        np.concatenate([part.reasons for part in parts]),
+        users,
+    )
 
 
 def place(ids: UserIds, partitions: int, pseudonyms: Pseudonyms | None) -> Layout:

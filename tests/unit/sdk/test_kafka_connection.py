@@ -6,13 +6,19 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from kafka.errors import KafkaConnectionError, KafkaTimeoutError, TopicAuthorizationFailedError
+from kafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    TopicAuthorizationFailedError,
+)
+from kafka.future import Future
 
 from streams.config import Config
 from streams.kafka.results import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.sdk import kafka_connection
 from streams.sdk.client import Turnstile
-from streams.sdk.errors import PartitionsDisagree, ServiceUnavailable
+from streams.sdk.errors import DecisionTimeout, PartitionsDisagree, ServiceUnavailable
 from streams.sdk.kafka_connection import ASK_AFTER, Absence, KafkaConnection
 
 NOWHERE = Config(kafka="127.0.0.1:1", timeout=0.2)
@@ -86,6 +92,46 @@ def test_permanent_error_is_raised_at_once(
     connection = KafkaConnection(Config(kafka="h:1,i:2", timeout=60.0))
     with pytest.raises(raised):
         connection.check_partitions()
+
+
+class RefusingKafka:
+    """A Kafka client whose records the broker refuses, now or when they are flushed."""
+
+    def __init__(self, error: KafkaError) -> None:
+        self._error, self._sent = error, Future()
+
+    def send(self, *record: object, **options: object) -> Future:
+        return self._sent
+
+    def flush(self, timeout: float) -> None:
+        if isinstance(self._error, KafkaTimeoutError):
+            raise self._error
+        self._sent.failure(self._error)
+
+    def poll(self, timeout_ms: int) -> dict[str, list[object]]:
+        return {}
+
+    def nothing(self, *arguments: object) -> None:
+        """Do nothing, as the other methods of a consumer and a producer."""
+
+    assign = seek_to_end = position = partitions_for = close = nothing
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (KafkaTimeoutError("no acknowledgement"), DecisionTimeout),
+        (TopicAuthorizationFailedError("norms"), ServiceUnavailable),
+    ],
+)
+def test_norms_that_the_log_may_not_have_are_an_error(
+    error: KafkaError, raised: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_connection, "_find_topics", answering(SEEN))
+    for name in ("new_producer", "new_reader"):
+        monkeypatch.setattr(kafka_connection, name, lambda *_, **options: RefusingKafka(error))
+    with Turnstile(config=NOWHERE) as turnstile, pytest.raises(raised):
+        turnstile.send_norms("d", "r", 0, [1], [0.5])
 
 
 class Broker:
