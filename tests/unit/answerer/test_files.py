@@ -23,7 +23,7 @@ from streams.answerer.memory_journal import MemoryJournal
 from streams.answerer.query_file import QueryFile
 from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.window_answering import Answering, answer_file
-from tests.unit.answerer.asking import END, FILE, asked_of
+from tests.unit.answerer.asking import COUNT, END, FILE, asked_of
 from tests.unit.answerer.lives import World
 
 QUESTIONS = asked_of(
@@ -135,6 +135,18 @@ def test_one_user_does_not_decide_how_many_answers_there_are(
     WRITERS[suffix](path, [*rows, of_another])
     is_counted = last == "1970-01-04"
     assert charged(path) == charges + ([{99: pytest.approx(1.0)}] if is_counted else [])
+
+
+def test_events_count_up_to_the_last_window_of_any_query(opened: Opened) -> None:
+    dated = FILE.replace('time_unit = "ms"\n', "").replace(END, "1970-01-05")
+    daily, longer = (
+        COUNT.replace("10ms", "1d"),
+        COUNT.replace("10ms", "3d").replace("count", "l", 1),
+    )
+    rows = b"u,t\n" + b"".join(b"1,1970-01-0%dT12:00:00\n" % day for day in range(1, 7))
+    for queries in (daily + longer, longer + daily):
+        file = opened(rows, query_file=asked_of(dated + queries))
+        assert (len(file.events), file.skipped) == (4, {SkipReason.AHEAD: 2})
 
 
 def test_a_file_without_events_is_answered_up_to_the_end(tmp_path: Path) -> None:

@@ -119,6 +119,17 @@ def test_journal_of_a_run_does_not_grow_with_its_windows() -> None:
     assert len(long.contents) == 2 * len(long.answers)  # in each partition once
 
 
+@pytest.mark.slow
+def test_next_answer_deletes_entries_that_a_killed_answerer_left() -> None:
+    for place in range(1, PLACES):
+        world = World()
+        killed = survive(world, [place])
+        assert [entry.kind for entry in world.entries if entry.kind != "begin"] == ["answered"]
+        assert len(world.entries) <= 2
+        if not killed:
+            break
+
+
 def test_of_two_answerers_with_other_files_the_first_answers() -> None:
     """The other one looks before there is anything, and begins when something was answered."""
     world = World()

@@ -45,6 +45,16 @@ def test_users_without_keys_pay_nothing() -> None:
     assert len(answerer.last_charge.users) == 0
 
 
+def test_clipped_users_do_not_count_whatever_keys_they_lack() -> None:
+    """Each can pay for one answer and for a part of another. Nothing is left out of zeros."""
+    cost = (2.0**2 + 1.5**2) / (2.0 * 8.0**2)
+    run = in_memory_run(1.5 * cost, on_exhaustion="clip")[1]
+    answerer = QueryAnswerer(run, noise_stddev=8.0, noise=np.random.default_rng(7))
+    rows, keys = [[2.0, 1.5, 0.0, 0.0]] * 60, [[7]] * 60
+    found = [answerer.answer_keys(list(range(60)), rows, keys, SELECTION) for _ in range(2)]
+    assert [one.keys for one in found] == [[7], []]
+
+
 BAD: dict[str, tuple[list[list[float]], list[list[int]]]] = {
     "odd columns": ([[2.0, 1.0, 0.0]], [[1]]),
     "no list": ([[2.0, 1.0]], []),
