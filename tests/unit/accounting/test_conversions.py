@@ -237,10 +237,11 @@ def test_conversions_rise_with_the_level_and_fall_with_the_other(convert, most, 
         assert (found[:-1] <= found[1:]).all()
         assert (found <= previous).all()
         previous = found
-        some = slice(None, None, 97)
-        alone = [float(np.ravel(convert(level, other))[0]) for level in RISING_LEVELS[some]]
-        np.testing.assert_array_equal(found[some], alone)
-        np.testing.assert_array_equal(convert(RISING_LEVELS[::-1], other), found[::-1])
+    some, other = slice(None, None, 97), others[len(others) // 2]
+    found = convert(RISING_LEVELS, other)
+    alone = [float(np.ravel(convert(level, other))[0]) for level in RISING_LEVELS[some]]
+    np.testing.assert_array_equal(found[some], alone)
+    np.testing.assert_array_equal(convert(RISING_LEVELS[::-1], other), found[::-1])
 
 
 @given(
