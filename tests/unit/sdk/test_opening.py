@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streams.records import Charge, CreateDataset, OpenRun, Policy, Reason, Request
+from streams.records import Charge, CreateDataset, OpenRun, Policy, Request
 from streams.sdk.connection import Deadline
 from streams.sdk.errors import (
     BudgetHeld,
@@ -172,17 +172,6 @@ def test_a_run_is_not_opened_when_partitions_were_added() -> None:
     with pytest.raises(RequestRejected):
         service.create(budget=1.0)
     assert service.spent() == {}
-
-
-def test_closing_a_resumed_run_is_rejected_in_one_partition() -> None:
-    service = Partitions()
-    service.create()
-    assert [service.open("r").attempt, service.open("r").attempt] == [1, 2]
-    assert service.close_run("r")
-    assert service.rejects == [Reason.OLDER_ATTEMPT]
-    service.open("s")
-    assert service.close_run("s")
-    assert len(service.rejects) == 1
 
 
 def test_opening_fences_a_closing() -> None:

@@ -79,20 +79,6 @@ def test_partial_step_is_completed_with_its_content_only(
     assert set(service.spent().values()) == {2 * COST}
 
 
-def test_decision_about_other_content_is_not_taken() -> None:
-    service, run = opened()
-    slow, other = resumed(service, run, 0), resumed(service, run, 0)
-    service.late = {0, 1, 2}
-    with pytest.raises(DecisionTimeout):
-        charge(slow)
-    service.late, service.mute = set(), {0, 1, 2}  # only the late answers arrive
-    with pytest.raises(StepContentChanged):
-        charge(other, norm=0.5)
-    service.mute = set()
-    assert charge(resumed(service, run, 0)).admitted.all()
-    assert set(service.spent().values()) == {COST}
-
-
 def test_step_with_two_contents_is_given_up() -> None:
     """Neither content is decided everywhere, so neither is released."""
     service, run = opened()

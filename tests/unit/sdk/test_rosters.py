@@ -236,18 +236,6 @@ def test_readmitted_user_is_clipped_to_the_granted_level() -> None:
     assert again.clip_norms.tolist() == [1.0, 1.0, 0.1, 0.1]
 
 
-def test_conflicting_decision_ends_the_run() -> None:
-    service, _, roster = begun()
-    roster.charge(noise_stddev=4.0)
-    stored = decode_answer(service.ledgers[0].state.runs["d", "r"].decision)
-    service.hear(stored)
-    roster.charge(noise_stddev=4.0)
-    assert isinstance(stored, RosterDecision)
-    service.hear(replace(stored, halted=pack_positions(np.array([0]), stored.members)))
-    with pytest.raises(ConflictingDecisions):
-        roster.charge(noise_stddev=4.0)
-
-
 # --- what was sent is what was charged ------------------------------------------------------------
 
 

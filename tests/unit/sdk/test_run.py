@@ -156,18 +156,6 @@ def test_a_step_that_was_decided_and_not_released_is_handed_back() -> None:
         assert (run.step, run.interrupted) == (4, False)
 
 
-def test_late_rejection_of_other_content_is_ignored() -> None:
-    service, run = opened()
-    charge(run)
-    run = service.open(released=-1)
-    service.late = {1, 2}
-    with pytest.raises(StepContentChanged):
-        charge(run, NORMS / 2)
-    service.late = set()
-    assert charge(run).step == 0
-    assert_charged(service, times=1)
-
-
 def test_late_decision_of_other_content_is_no_forgery() -> None:
     service, run = opened()
     charge(run)
@@ -319,16 +307,6 @@ def test_reopened_run_remembers_the_conflict() -> None:
     service.hear(admit_all(stored))
     with pytest.raises(ConflictingDecisions):
         charge(service.open())
-
-
-def test_repeated_decision_is_no_conflict() -> None:
-    service, run = opened()
-    charge(run)
-    for ledger in service.ledgers:
-        decision = msgspec.msgpack.decode(ledger.state.runs["d", "r"].decision, type=Decision)
-        service.hear(decision)
-        service.hear(msgspec.structs.replace(decision, attempt=7))
-    assert charge(run).step == 1
 
 
 @pytest.mark.slow
