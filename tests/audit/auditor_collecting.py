@@ -113,7 +113,10 @@ def check_collect(
         before: the terms that the run has, if it has any.
         known: whether the run was opened before.
     """
-    if asked in (NOT_GIVEN, before):
+    if asked is NOT_GIVEN:
+        return before
+    asked = {**asked, "clip_norm": float(asked["clip_norm"])}
+    if asked == before:
         return before
     if known:
         raise Rejection("collect-changed")
@@ -124,4 +127,4 @@ def check_collect(
     check_clipped(chain, asked)
     if any(dataset.kinds == "one-kind" for dataset in chain):
         raise Rejection("mixed-users")
-    return dict(asked)
+    return asked

@@ -20,6 +20,7 @@ _STEP = (
     b'{"v":1,"type":"charge-roster","dataset":"a","run":"r","attempt":1,"step":STEP,"members":3,'
     b'"cost_table_digest":"%b","units":"%b","positions":"%b","levels":"%b","scale":4.0}'
 )
+_NORMS = b'{"v":1,"type":"norms","dataset":"a","run":"events","step":0,"users":%b,"norms":%b}'
 _PACKED = b"\x84\xa4type\xa6charge\xa1v\x01\xa7dataset\xa1a\xa5users"
 
 
@@ -93,6 +94,11 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
     "escaped names": lambda size: _charge(_list(_quoted(r"\u0061", 200), size)),
     "many norms": lambda size: _charge(b"[1]", _list("1", size)),
     "norms that are not numbers": lambda size: _charge(b"[1]", _list("1", size, "null")),
+    "many events": lambda size: _NORMS % (_listed(size // 16 + 1), _list("1", size // 16 * 2)),
+    "a norm of a user of many characters": lambda size: (
+        b'{"v":1,"type":"norm","dataset":"a","run":"events","step":0,"user":"%b","norm":1}'
+        % (b"a" * size)
+    ),
     "many units": lambda size: _step(units=bytes(size // 32 * 24)),
     "many levels": lambda size: _step(levels=bytes(size // 4 * 3)),
     "many positions": lambda size: _step(bytes(size // 8), bytes(size // 8 * 4)),

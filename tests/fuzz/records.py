@@ -7,7 +7,8 @@ import msgspec
 
 from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, VALUES
 
-FIELDS = sorted({"type", "v", *POLICY, *(name for r in REQUESTS.values() for name in r)})
+OPTIONAL = {"collect", "collected", "reserve", "min_separation", "take_over", "confirms"}
+FIELDS = sorted({"type", "v", *OPTIONAL, *POLICY, *(n for r in REQUESTS.values() for n in r)})
 MOST_FIELDS = 28
 """The maximum number of fields of a random map."""
 DAMAGES = {"field": 80, "octets": 9, "cut": 6, "splice": 4, "random": 4, "structure": 4}

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from streams.ledger.ledger import Channel, Ledger, Output
-from streams.records import MAX_REQUEST_BYTES, Rejected, encode
+from streams.records import MAX_REQUEST_BYTES, CollectTerms, Rejected, encode
 from tests.fuzz.hostile import HOSTILE, hostile
 from tests.fuzz.records import Damage, repeats_a_field
 from tests.unit.ledger.ledgers import rebuilt
@@ -120,11 +120,12 @@ class Fuzz:
         self.is_at_work = False
         self._rng = random.Random(seed)
         self._damage = Damage(self._rng)
-        self._random = RandomLog(seed, kind=_WatchedLog)
+        self._random = RandomLog(seed, kind=_WatchedLog, collects=True)
         self.log = log = self._random.log
         log.create("a", user_ids="mixed")
         log.open("a")
         log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0)
+        log.open("a", "events", collect=CollectTerms(clip_norm=2.0))
         self._unjudged = rebuilt(log.changes)
         log.fuzz = self
 
@@ -184,7 +185,6 @@ def _described(value: bytes | None) -> str:
 
 def outcome_of(outputs: list[Output]) -> str:
     """Return the reason of a rejection, or "applied"."""
-    first = outputs[0]
-    if first.channel is not Channel.REJECTS:
+    if not outputs or outputs[0].channel is not Channel.REJECTS:
         return "applied"
-    return str(msgspec.msgpack.decode(first.value, type=Rejected).reason.value)
+    return str(msgspec.msgpack.decode(outputs[0].value, type=Rejected).reason.value)

@@ -12,8 +12,9 @@ import pytest
 
 from streams.ledger.ledger import Channel
 from streams.ledger.retirement import agreement
-from streams.records import VERSION
+from streams.records import VERSION, CollectTerms
 from streams.records.digests import cost_table_digest
+from tests.audit.stored import collected_of
 from tests.keys import allowing, public_key, signed
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
 
@@ -48,6 +49,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "scale": 4.0,
         "clip_norm": 2.0,
     },
+    "norm": {"dataset": "c", "run": "r", "attempt": 2, "step": 1, "user": 2, "norm": 0.5},
+    "norms": {"dataset": "c", "run": "r", "attempt": 2, "step": 1, "users": [2], "norms": [0.5]},
     "enrol": {
         "dataset": "d",
         "run": "r",
@@ -125,13 +128,16 @@ KINDS = pytest.mark.parametrize("kind", REQUESTS)
 
 
 def new_log() -> RosterLog:
-    """Two runs at step 0 under attempt 2, an unused dataset, and a listed one."""
+    """Three runs at step 0 under attempt 2, one of which collects norms; unused datasets."""
     log = RosterLog()
     log.create()
     for run in ("r", "ended"):
         log.open(run=run, attempt=2)
         log.charge(0, [1], [0.5], run=run, attempt=2)
     log.enrol([1, 2], attempt=2)
+    log.create("c", user_ids="integer")
+    log.open("c", attempt=2, collect=CollectTerms(clip_norm=1.0))
+    log.charge(0, [], [], dataset="c", attempt=2, collected=True)
     log.create("idle")
     log.create("listed", allow=LIST)
     return log
@@ -166,7 +172,7 @@ class Judge:
     def refuses(self, value: bytes) -> bool:
         """Whether a record is refused, by ledger and auditor alike."""
         self.log.send(value)
-        refused = self.log.outputs[-1][0].channel is Channel.REJECTS
+        refused = any(out.channel is Channel.REJECTS for out in self.log.outputs[-1])
         assert refused == (self.log.reason() is not None), value
         if not refused:
             self.end()
@@ -196,6 +202,7 @@ class Judge:
                 ledger.summary(),
                 ledger.state.unmerged(),
                 dict(ledger.state.runs),
+                collected_of(ledger),
                 self.log.spent(),
             ),
             rosters,
@@ -244,10 +251,15 @@ def test_any_value_in_any_field_of_a_policy_is_judged_alike(judge, encoded):
 
 
 @ENCODINGS
-def test_any_separation_of_a_run_is_judged_alike(judge, encoded):
-    record = {**good("open-run"), "run": "new"}
-    for value in VALUES if encoded is as_json else VALUES + IN_MSGPACK_ONLY:
-        judge.refuses(encoded({**record, "min_separation": value}))
+@pytest.mark.parametrize("field", ["min_separation", "collect"])
+def test_any_terms_of_a_run_are_judged_alike(judge, encoded, field):
+    record = {**good("open-run"), "dataset": "c", "run": "new"}
+    values = VALUES if encoded is as_json else VALUES + IN_MSGPACK_ONLY
+    if field == "collect":
+        values = [{"clip_norm": 1.0, "mechanism": value} for value in values]
+        values += [{"clip_norm": value["mechanism"]} for value in values]
+    for value in values:
+        judge.refuses(encoded({**record, field: value}))
     assert judge.refused > 50
 
 
