@@ -437,7 +437,7 @@ def _check_noise(
         return
     scale, rate = float(charge["scale"]), float(charge.get("sampling_rate", 1.0))
     for dataset in chain:
-        if dataset.measure == "steps" and not clip_norm <= dataset.largest_norm(scale, rate):
+        if dataset.measure == "steps" and clip_norm > dataset.largest_norm(scale, rate):
             raise Rejection("invalid-mechanism")
 
 
