@@ -209,7 +209,8 @@ def _compare_state(
         for key, run in runs.items()
         if run.collect
     }
-    assert collected_of(ledger) == collecting
+    found = collected_of(ledger)
+    assert found == collecting, f"collected are {found!r:.2000}, not {collecting!r:.2000}"
     _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.state.datasets)
     summary = ledger.summary()
     _compare_access(auditor.access[partition], ledger)

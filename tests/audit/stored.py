@@ -78,16 +78,17 @@ def participations_of(
 
 def collected_of(ledger: Ledger) -> dict[tuple[str, ...], Any]:
     """The terms of each run that collects norms, and by step the norms, events and octets."""
-    found = {
+    found: dict[tuple[str, ...], Any] = {
         address: ({"clip_norm": terms.clip_norm, "mechanism": terms.mechanism}, {})
         for address, terms in ledger.state.collecting.items()
     }
     blocks = sorted(ledger.state.collected.items(), key=lambda entry: int(entry[0][3]))
     for (*address, step, _), block in blocks:
-        norms, events, octets = found[*address,][1].get(int(step), ([], 0, 0))
+        steps = found.setdefault((*address,), (None, {}))[1]
+        norms, events, octets = steps.get(int(step), ([], 0, 0))
         norms += [row for row in zip(block.users, block.norms, strict=True) if row[0] != ""]
         octets += sum(8 + octets_of(user) for user in block.users)
-        found[*address,][1][int(step)] = norms, events + len(block.users), octets
+        steps[int(step)] = norms, events + len(block.users), octets
     return found
 
 

@@ -22,8 +22,8 @@ from tests.audit.auditor_erasure import keyed_hash
 from tests.audit.auditor_requests import NOT_GIVEN
 from tests.audit.auditor_state import first_link, next_link
 from tests.audit.comparison import compare, compare_chain
-from tests.audit.published import frozen, published_answer
-from tests.audit.stored import state_of
+from tests.audit.published import answers_of, frozen
+from tests.audit.stored import collected_of, state_of
 from tests.doubles.memory_broker import last_snapshot
 from tests.simulation.clients import LEVELS
 from tests.simulation.received import ReceivedDecisions, ReceivedStep
@@ -72,6 +72,8 @@ class Audit:
                 made.apply(offset, value)
         if made.chain != ledger.chain or dict(made.state.runs) != dict(ledger.state.runs):
             raise Wrong(f"the snapshot of {partition} at {reached} leads elsewhere")
+        if collected_of(made) != collected_of(ledger):
+            raise Wrong(f"the snapshot of {partition} at {reached} has collected other norms")
         for name in ledger.state.datasets:
             known = self._names()
             if name not in made.state.datasets or (
@@ -117,10 +119,9 @@ class Audit:
             log.records["halts"] = answers
             auditors.append(Auditor(self.partitions, self.topic))
             auditors[-1].apply_all(log)
-        for partition, offset, value in answers:
-            answer = frozen(published_answer(value or b""))
-            if not any(answer in auditor.answers for auditor in auditors):
-                raise Wrong(f"answer {offset} of partition {partition} has no cause: {value!r}")
+        for partition, answer in answers_of(answers):
+            if not any(frozen(answer) in auditor.answers for auditor in auditors):
+                raise Wrong(f"an answer of partition {partition} has no cause: {answer!r}")
         self._compare_received(received.steps, auditors)
 
     def reached(self, partition: int) -> int:
@@ -316,6 +317,15 @@ def _wrong_users(
     for user, is_in in zip(received.content.users, received.admitted, strict=True):
         if is_in is (user in halted):
             return f"{user!r} received {is_in}"
+    if "collected" in decisions[0]:
+        norms = {
+            user: norm
+            for decision in decisions
+            for user, norm in zip(decision["collected"], decision["norms"], strict=True)
+        }
+        numbers = zip(received.content.users, received.admitted, received.granted, strict=True)
+        if norms != {user: granted for user, is_in, granted in numbers if is_in}:
+            return f"{norms} are admitted"
     admitted = sum(sum(decision["admitted"]) for decision in decisions)
     return f"{admitted} are admitted" if admitted != sum(received.admitted) else None
 

@@ -1,6 +1,6 @@
 """How a trainer charges the steps of one attempt: users by norms, or a roster by levels.
 
-Both classes return content and decision in the same form.
+The norms are named, or were collected. All classes return content and decision in the same form.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streams.sdk.attempt import Ahead
-from streams.sdk.decisions import StepDecision
+from streams.sdk.decisions import CollectedDecision, StepDecision
 from streams.sdk.errors import Unusable
 from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep
@@ -85,7 +85,37 @@ class ByLevels:
         return charged, RosterDecided(decision.admitted, granted)
 
 
-Charging = ByNorms | ByLevels
+class ByEvents:
+    """Steps that are charged for the norms that were collected.
+
+    Args:
+        run: the run of the steps.
+        reserve: the share of each budget that has to remain.
+    """
+
+    def __init__(self, run: Run, reserve: float) -> None:
+        self._run, self._reserve = run, reserve
+
+    def charge(self, content: Content) -> CollectedDecision:
+        """Charge a step with the noise of a content, and wait for its decision."""
+        noise = content.noise_stddev
+        return self._run.charge_collected(noise_stddev=noise, reserve=self._reserve)
+
+    def charge_ahead(self, content: Content) -> Ahead[CollectedDecision]:
+        """Raise: collected norms are not charged ahead."""
+        raise NotImplementedError
+
+    def set_levels(self, content: Content) -> None:
+        """Do nothing: other clients send the norms."""
+
+    def decided(
+        self, content: Content, decision: CollectedDecision
+    ) -> tuple[Content, CollectedDecision]:
+        """Return the granted norms as the content, and the decision."""
+        return Content(decision.users, decision.granted.tolist(), content.noise_stddev), decision
+
+
+Charging = ByNorms | ByLevels | ByEvents
 
 
 def check_in_progress(run: Run, charging: Charging, content: Content) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from streams.records import CreateDataset, Policy, WithdrawDataset, encode
+from streams.records import CollectTerms, CreateDataset, Policy, WithdrawDataset, encode
 from streams.sdk.client import Turnstile
 from streams.sdk.dataset_requests import policy_from
 from streams.sdk.decisions import StepDecision
@@ -31,7 +31,13 @@ from streams.sdk.errors import (
     StepContentChanged,
 )
 from streams.sdk.run import Run
-from tests.simulation.charging import ByLevels, ByNorms, Charging, check_in_progress
+from tests.simulation.charging import (
+    ByEvents,
+    ByLevels,
+    ByNorms,
+    Charging,
+    check_in_progress,
+)
 from tests.simulation.clock import Fibre
 from tests.simulation.connection import Died, SimulatedConnection
 from tests.simulation.received import Content, ReceivedDecisions, RosterDecided
@@ -111,6 +117,8 @@ class Trainer:
         self.has_stable_levels = (
             rng.random() < 0.5
         )  # a roster trainer with constant noise and few new levels
+        self.collect: CollectTerms | None = None  # the terms under which its run collects norms
+        self.charges = 0  # the step that it charges
         self.min_separation: int | None = None  # steps between two participations of a user
         self.noise_scale = 1.0  # multiplies the noise of every step
         self.erases = 0.0  # the rate at which it erases a user after a step
@@ -171,6 +179,7 @@ class Trainer:
                 min_separation=self.min_separation,
                 charges_ahead=self.charges_ahead,
                 take_over=self._take_over,
+                collect=self.collect,
             )
         except PartitionsDisagree as error:
             self._note(f"{error!r:.120}")
@@ -198,8 +207,12 @@ class Trainer:
         if self.uses_roster:
             roster = run.enrol(self.plan.users, clip_norm=1.0, levels=LEVELS)
             charging = ByLevels(roster, self.plan.users)
+        elif self.collect is not None:
+            charging = ByEvents(run, self._reserve)
         while self.quota > 0:
-            step = run.step
+            step = self.charges = run.step
+            if self.collect is not None:  # the schedule, which leaves time to send norms
+                fibre.wait(asyncio.sleep(rng.uniform(0.0, 1.0)))
             content = self.contents.get(step)
             if content is None or (self.varies_content and rng.random() < 0.3):
                 content = self.contents[step] = self._content()
@@ -223,6 +236,13 @@ class Trainer:
                 self.released = max(self.released, step)
                 self._note(f"abandons step {step}")
                 continue
+            except RequestRejected as error:
+                if self.collect is None or error.reason != "too-many-norms":
+                    raise
+                self.closes = True
+                self._note(f"closes the run: {turnstile.close_run(self.plan.dataset, self.run)}")
+                self.is_closed = True
+                return
             self._held = Held(step, content, decided)
             decision = self._receive(run, charging, self._held)
             if self.min_separation is not None:

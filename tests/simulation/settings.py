@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from random import Random
 from unittest.mock import patch
 
-from streams.ledger import accounts, columns, roster_members, state
+from streams.ledger import accounts, collecting, columns, outputs, roster_members, state
 from streams.store import snapshot
 from streams.worker import merge, odometer_publisher, ownership, processor, snapshot_writer
+from tests.audit import auditor_charges
 
 
 @dataclass
@@ -67,6 +68,9 @@ class Settings:
     siblings: bool  # nested datasets have the same users, whom the first one's roster contains
     rotate_every: float = 0.0  # a new erasure key is put before the others
     old_keys: float = 0.0  # a worker starts without the newest erasure keys
+    block: int = 1024  # norm events of a stored block
+    most_norms: int = 2**20  # collected by a partition for a step
+    part_bytes: int = 1_000_000  # of a decision's part
 
     @classmethod
     def draw(cls, rng: Random) -> Settings:
@@ -163,6 +167,10 @@ class Settings:
         """Make the limits of the code small, so that little data reaches every limit."""
         with ExitStack() as stack:
             for module, name, value in (
+                (collecting, "BLOCK", self.block),
+                (collecting, "MAX_COLLECTED", self.most_norms),
+                (auditor_charges, "_MOST_COLLECTED", self.most_norms),
+                (outputs, "MAX_PART_BYTES", self.part_bytes),
                 (snapshot, "CHUNK_BYTES", self.chunk_bytes),
                 (snapshot_writer, "SEND_BYTES", 4 * self.chunk_bytes),
                 (snapshot_writer, "READ_PAGES", 2),

@@ -17,6 +17,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from streams.records import CollectTerms
 from tests.audit.auditor_accounts import UNIT
 from tests.simulation import answerers
 from tests.simulation.catastrophes import CATASTROPHES
@@ -25,6 +26,7 @@ from tests.simulation.clients_signed import Signing
 from tests.simulation.clock import Fibre
 from tests.simulation.faults import damage, inject, overlook, rewind, run_another_release
 from tests.simulation.received import ReceivedDecisions
+from tests.simulation.senders import Sender
 from tests.simulation.service import SETTLE_WITHIN, Service, stop
 from tests.simulation.world import World, Wrong
 
@@ -76,6 +78,8 @@ class Simulation:
         self._releases = Random(f"another release in {seed}")
         self.seed = seed
         self.trainers = self._new_trainers()
+        events = Random(f"norm events in {seed}")
+        self.senders = self._collect(events) if events.random() < 1 / 3 else []
         self.stream, self.answerers = answerers.answerers_of(world, self.received, seed)
         self.signing: Signing | None = None
         if Random(f"signs of {seed}").random() < 0.3:
@@ -125,6 +129,28 @@ class Simulation:
                     trainer.sleep = self._sleep
                     trainers.append(trainer)
         return trainers
+
+    def _collect(self, chance: Random) -> list[Sender]:
+        """Let a run collect norms, and return the clients that send them."""
+        one = chance.choice(self.trainers)
+        trainers = [each for each in self.trainers if (each.plan, each.run) == (one.plan, one.run)]
+        for trainer in trainers:
+            trainer.collect = CollectTerms(clip_norm=1.0)
+            trainer.uses_roster = trainer.charges_ahead = False
+            trainer.erases = chance.choice((trainer.erases, 0.3))
+        for plan in (plan for each in self.trainers for plan in each.plan.chain):
+            kind = "integer" if isinstance(plan.users[0], int) else "string"
+            for policy in plan.policies:
+                if not plan.parents and plan.whole is None:
+                    policy.setdefault("user_ids", kind)
+        settings = self.world.settings
+        settings.block = chance.choice((1, 2, 1024))
+        settings.most_norms = chance.choice((3, 2**20, 2**20))
+        settings.part_bytes = chance.choice((1, 500, 1_000_000))
+        return [
+            Sender(trainers, f"s{number}", Random(f"{chance.random()}"))
+            for number in range(chance.choice((1, 2)))
+        ]
 
     def _plans_in_order(self) -> list[Plan]:
         """Return the plans of the charged datasets, each for one run at a time or for several at
@@ -308,8 +334,14 @@ class Simulation:
             trainer.quota = world.rng.randint(1, 6)
             if self._units is not None and trainer.uses_roster:
                 trainer.quota += 6  # so that recurring charges meet a budget
+        for sender in self.senders:
+            sender.quota = 20
         faults = [world.start(work) for work in inject(world, self.service)]
-        working = [*self.trainers, *(each for each in self.answerers if not each.is_over)]
+        working = [
+            *self.trainers,
+            *self.senders,
+            *(each for each in self.answerers if not each.is_over),
+        ]
         clients = [world.start(Fibre(client.work).run()) for client in working]
         if self.signing is not None:
             self.signing.begin()
@@ -350,6 +382,7 @@ class Simulation:
                 self._take(error)
         if running and world.catastrophe is None:
             waiting = [t.name for t in self.trainers if t.quota > 0 and not t.is_closed]
+            waiting += [sender.name for sender in self.senders if not sender.is_over]
             waiting += [answerer.name for answerer in self.answerers if not answerer.is_over]
             how = self.service.condition()
             raise Wrong(f"without faults, clients make no progress: {waiting}; {how}")
