@@ -590,8 +590,8 @@ class Turnstile:
     ) -> Iterator[Halt]:
         """Iterate over HALT events: without end, or with ``follow=False`` those that exist.
 
-        With a ``pseudonym_key``, users that this client has charged or enrolled have their ids;
-        others have their pseudonyms.
+        With a ``pseudonym_key``, users that this client has charged, enrolled or sent norms of have
+        their ids; others have their pseudonyms.
 
         Args:
             dataset: only records of this dataset.
@@ -625,8 +625,8 @@ class Turnstile:
     ) -> Iterator[OdometerRecord]:
         """Iterate over odometer records: without end, or with ``follow=False`` those that exist.
 
-        With a ``pseudonym_key``, users that this client has charged, enrolled or asked for have
-        their ids; others have their pseudonyms.
+        With a ``pseudonym_key``, users that this client has charged, enrolled, sent norms of or
+        asked for have their ids; others have their pseudonyms.
 
         A user's spend is at most ``bound``, and at most one tick of the odometer without a record.
         A later record of a user replaces the earlier ones. Show a record to its own user only.

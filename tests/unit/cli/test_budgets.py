@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streams import InvalidRequest, Turnstile
+from streams import CollectTerms, InvalidRequest, Turnstile
 from streams.cli.commands import commands_of
 from streams.cli.main import main
 from streams.config import Config, ConfigurationError
@@ -20,17 +20,22 @@ from tests.unit.sdk import files
 USERS = 6
 
 
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a file in which user 5 was halted once, and a run was rejected."""
+@pytest.fixture(params=[None, CollectTerms(clip_norm=1.0)], ids=["named", "collected"])
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """Return a file in which user 5, named or by norm events, was halted once."""
     monkeypatch.setattr(sqlite3, "connect", files.connect)
     path = tmp_path / "budgets.db"
     with Turnstile.open(path, partitions=2) as t:
-        t.create_dataset("d", measure="zcdp", budget=0.125, odometer_step=0.01)
-        run = t.run("d", "r")
-        for _ in range(5):
+        terms = {"measure": "zcdp", "budget": 0.125, "odometer_step": 0.01}
+        t.create_dataset("d", user_ids="integer", **terms)
+        run = t.run("d", "r", collect=request.param)
+        for step in range(5):
             norms = np.array([*np.full(USERS - 1, 0.5), 1.0])
-            run.charge(np.arange(USERS), norms, noise_stddev=4.0)
+            if request.param is None:
+                run.charge(np.arange(USERS), norms, noise_stddev=4.0)
+            else:
+                t.send_norms("d", "r", step, np.arange(USERS), norms)
+                run.charge_collected(noise_stddev=4.0)
         t.close_run("d", "r")
     return path
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from streams.config import Config
-from streams.ledger.outputs import Channel
+from streams.ledger.outputs import Channel, part_of
 from streams.local.server_process import free_ports
 from streams.records import (
     DELTA,
@@ -218,6 +218,14 @@ def test_members_of_a_roster_are_left_out_from_a_step_on(database: RecordDatabas
     for user in (5, 6):
         (episode,) = episodes(database, user)
         assert (episode.is_roster, episode.last) == (True, 9)
+
+
+def test_each_part_of_a_decision_has_its_halts(database: RecordDatabase) -> None:
+    whole = decided(0, [5, 6, 7])
+    for part in range(2):
+        some = part_of(whole, 2 * part, 2 * part + 2)
+        halt(database, replace(some, part=part, parts=2))
+    assert [len(episodes(database, user)) for user in (5, 6, 7)] == [1, 1, 1]
 
 
 def test_a_halt_has_its_reason_and_the_budget_that_refused(database: RecordDatabase) -> None:
