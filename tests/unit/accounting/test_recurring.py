@@ -253,14 +253,33 @@ def check_against_every_step(data: st.DataObject) -> None:
 # ----------------------------------------------------------------------------- time and memory
 
 
-def begun(users: int, budget: int, tick_size: int) -> tuple[BudgetAccount, RecurringCharge]:
-    """Return an account and a roster of all its users, with random levels."""
+def account_of(users: int, budget: int, tick_size: int) -> BudgetAccount:
     spent, base = np.zeros((2, users), dtype=np.int64)
     order = np.zeros(users, dtype=np.uint8)
     balances = Balances(spent, base, np.ones(users, dtype=np.int64), order)
-    account = BudgetAccount(AccountTerms((budget,), (tick_size,)), balances)
+    return BudgetAccount(AccountTerms((budget,), (tick_size,)), balances)
+
+
+def begun(users: int, budget: int, tick_size: int) -> tuple[BudgetAccount, RecurringCharge]:
+    """Return an account and a roster of all its users, with random levels."""
+    account = account_of(users, budget, tick_size)
     levels = np.random.default_rng(0).integers(0, 101, users).astype(np.uint8)
     return account, RecurringCharge([account], slot_maps([np.arange(users)]), Columns(levels))
+
+
+def test_balances_are_settled_for_writes_and_at_the_close() -> None:
+    account = account_of(6, 90, 100)
+    recurring = RecurringCharge([account], slot_maps([np.array([4, 2])]), Columns([1, 3]))
+    for step in range(5):
+        recurring.step(None if step else [AccountCostTable(account.terms, np.arange(4))])
+    account.settle_for_write(slice(0, 3))
+    assert account.balances.spent.tolist() == [0, 0, 15, 0, 1, 0]
+    assert recurring.take_settled().tolist() == [1]
+    assert not recurring.take_settled().size
+    recurring.step()
+    recurring.close()
+    assert account.balances.spent.tolist() == [0, 0, 18, 0, 6, 0]
+    assert account.recurring_charges == []
 
 
 def test_a_step_at_which_nothing_happens_looks_at_nobody() -> None:
