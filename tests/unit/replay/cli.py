@@ -11,5 +11,5 @@ from tests.unit.replay.service import Archived
 def command_on(archived: Archived, *arguments: str, **settings: str) -> Done:
     """Run a command; what it reads of Kafka and Redis is this service."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streams.cli.log_commands.ServiceArchive", lambda config: archived)
+        patch.setattr("streams.replay.service.ServiceArchive", lambda config: archived)
         return turnstile(*arguments, environment=settings)
