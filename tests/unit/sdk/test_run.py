@@ -351,9 +351,9 @@ IMPOSSIBLE = {
     "more bits": replaced(exhausted=bytes(9)),
     "a grant without a norm": replaced(clipped=bytes(4)),
     "a grant that is cut off": replaced(clipped=bytes(3), granted=bytes(8)),
-    "a grant to nobody": replaced(
-        clipped=np.array([99], "<u4").tobytes(), granted=np.array([0.1]).tobytes()
-    ),
+    "a grant behind the last user": lambda decision: replaced(
+        clipped=np.array([0, decision.users], "<u4").tobytes(), granted=np.full(2, 0.1).tobytes()
+    )(decision),
     "more than was asked for": replaced(
         clipped=np.array([0], "<u4").tobytes(), granted=np.array([5.0]).tobytes()
     ),
