@@ -53,7 +53,7 @@ def test_example_command_links_to_the_page(
     monkeypatch.setenv("TURNSTILE_PORTAL_KEY", KEY)
     monkeypatch.setenv("TURNSTILE_PORTAL_STATE", str(tmp_path / "links.db"))
     monkeypatch.setattr("sys.stdin", StringIO("ada\n"))
-    monkeypatch.setattr(page_commands, "RecordReader", Nothing)
+    monkeypatch.setattr("streams.web.record_reader.RecordReader", Nothing)
     monkeypatch.setattr(page_commands, "serve_until_stopped", started_and_stopped)
     listen = f"127.0.0.1:{free_ports(1)[0]}"
     assert main(["portal", "--listen", listen, *options.split()]) == Exit.OK
