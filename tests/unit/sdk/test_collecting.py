@@ -160,8 +160,10 @@ def test_a_step_that_is_given_up_charges_only_where_it_was_decided(service: Part
 
 def test_users_are_listed_by_partition_and_then_by_time(service: Partitions) -> None:
     run = service.open(collect=TERMS)
+    before = sum(map(len, service.logs))
     for user in USERS[::-1]:
         send(service, [user], norm=user / 20)
+    assert sum(map(len, service.logs)) - before == len(USERS)
     decision = run.charge_collected(noise_stddev=0.35)
     expected = sorted(USERS, key=lambda user: (HOMES[user], -user))
     assert decision.users == expected
