@@ -82,6 +82,13 @@ def test_every_mutation_applies_to_the_code(name: str) -> None:
         ("shares-not-added-up", 2),
         ("windows-of-other-runs-answered-again", 0),
         ("files-of-runs-not-compared", 0),
+        ("collections-not-dropped", 0),
+        ("late-norms-accepted", 0),
+        ("changed-norms-accepted", 0),
+        ("collections-not-merged", 0),
+        ("erased-users-stay-collected", 0),
+        ("too-many-norms-charged", 0),
+        ("last-parts-not-published", 0),
     ],
 )
 def test_a_removed_guarantee_is_noticed(name: str, first: int) -> None:

@@ -211,12 +211,12 @@ def test_oversized_records_are_not_decoded(log):
 
 
 POLICY = {"dataset": "d", "partitions": 2, "measure": "zcdp", "budget": [1], "odometer_step": [1]}
+READING = {Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1}, Reason.MALFORMED: {"discount": 1}}
 OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
     "create-dataset": (
         {"policy": POLICY},
         {
-            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
-            Reason.MALFORMED: {"discount": 1},
+            **READING,
             Reason.INVALID_POLICY: {"policy": {**POLICY, "partitions": 3}},
             Reason.POLICY_CHANGED: {},
         },
@@ -224,8 +224,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
     "withdraw-dataset": (
         {"dataset": "idle"},
         {
-            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
-            Reason.MALFORMED: {"discount": 1},
+            **READING,
             Reason.NOT_ALLOWED: {"dataset": "guarded"},
             Reason.DATASET_IN_USE: {"dataset": "d"},
         },
@@ -233,8 +232,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
     "open-run": (
         {"dataset": "d", "run": "r", "attempt": 2},
         {
-            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
-            Reason.MALFORMED: {"discount": 1},
+            **READING,
             Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
             Reason.NOT_ALLOWED: {"dataset": "guarded"},
             Reason.DATASET_SHARED: {"dataset": "shared"},
@@ -253,8 +251,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
     "close-run": (
         {"dataset": "d", "run": "r", "attempt": 2},
         {
-            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
-            Reason.MALFORMED: {"discount": 1},
+            **READING,
             Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
             Reason.NOT_ALLOWED: {"dataset": "guarded"},
             Reason.UNKNOWN_RUN: {"run": "nobody-opened-this"},
@@ -265,8 +262,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
         {"dataset": "guarded", "number": 9, "allow": msgspec.to_builtins(LIST, builtin_types=BYTES)}
         | {"log": NO_TOPIC},
         {
-            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
-            Reason.MALFORMED: {"discount": 1},
+            **READING,
             Reason.INVALID_ACCESS: {"allow": [{"key": bytes(32), "rights": ["manage"]}]},
             Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
             Reason.NOT_ALLOWED: {"signed by": "somebody else"},
@@ -276,16 +272,14 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
     "retire": (
         {"successor": bytes(16), "partitions": 3, "agreement": bytes(32)},
         {
-            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
-            Reason.MALFORMED: {"discount": 1},
+            **READING,
             Reason.NOT_ALLOWED: {},
         },
     ),
     "import": (
         {"origin": bytes(16), "partitions": 3},
         {
-            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
-            Reason.MALFORMED: {"discount": 1},
+            **READING,
             Reason.LOG_CHANGED: {},
         },
     ),
@@ -324,8 +318,7 @@ ABOUT_RUN = {
     Reason.BUDGET_HELD: lambda r: r.update(dataset="held", run="r"),
 }
 NORMS: dict[Reason, dict[str, Any]] = {
-    Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
-    Reason.MALFORMED: {"discount": 1},
+    **READING,
     Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
     Reason.NOT_ALLOWED: {"dataset": "guarded"},
     Reason.DATASET_CLOSED: {"dataset": "ended"},
