@@ -28,7 +28,7 @@ from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.published_answers import AnswerRecord
 from streams.answerer.query_file import QueryFile
 from streams.answerer.query_keys import UnusableQueries
-from streams.answerer.window_answering import Announce, Answering, Open
+from streams.answerer.window_answering import Announce, Answering, opener
 from streams.answerer.windows import InputState
 from streams.config import Config, ConfigurationError
 from streams.kafka.answer_topics import ensure_answer_topics
@@ -315,13 +315,6 @@ def run_answerer(
         app = create_app(config, inbox)
     run_app(app, log_level)
     raise SystemExit(0)
-
-
-def opener(turnstile: Turnstile, query_file: QueryFile, *, take_over: bool = False) -> Open:
-    """Return a function that opens the run of this file of queries."""
-    return lambda released: turnstile.run(
-        query_file.dataset, query_file.run, released=released, take_over=take_over
-    )
 
 
 def _describe_input(config: Config, topic: str) -> tuple[str, int]:

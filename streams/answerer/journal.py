@@ -1,7 +1,8 @@
 """The journal of an answerer, by which every answer is released once; and the port to its topics.
 
-The journal is in the topic `answers-state`. Only answerers may read it, because it reveals how many
-events there were, and which users were left out. A run has these entries, in the order of the log:
+The journal is in the topic `answers-state`, or in a budget file. Only answerers may read it,
+because it reveals how many events there were, and which users were left out. A run has these
+entries, in the order of the log:
 
     begin      an attempt of the run has begun; later entries of older attempts do not count
     closing    a step closes a window; the entry has the offset reached in each input partition
@@ -193,6 +194,24 @@ def name_of(entry: JournalEntry) -> str:
 
 class JournalUnavailable(Failure):
     """Kafka does not answer, or its content is unusable. Start the answerer again."""
+
+
+_DECODER = msgspec.msgpack.Decoder(JournalEntry)
+
+
+def decode_entry(value: bytes, where: str) -> JournalEntry:
+    """Return an entry as it was stored.
+
+    Raises:
+        JournalUnavailable: it cannot be read.
+    """
+    try:
+        return _DECODER.decode(value)
+    except msgspec.DecodeError as error:
+        raise JournalUnavailable(
+            f"{where} has an entry that cannot be read ({error}): it has a later version, or "
+            "another program writes there. Find out before you answer again"
+        ) from error
 
 
 class Journal(Protocol):

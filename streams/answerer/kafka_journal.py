@@ -19,7 +19,7 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from streams.answerer.journal import JournalEntry, JournalUnavailable, name_of
+from streams.answerer.journal import JournalEntry, JournalUnavailable, decode_entry, name_of
 from streams.config import Config
 from streams.kafka.answer_topics import ANSWERS, ANSWERS_STATE
 from streams.kafka.authentic import (
@@ -56,7 +56,6 @@ class KafkaJournal:
         self._dataset = f"{dataset}/".encode()
         self._entries = TopicPartition(config.topic(ANSWERS_STATE), 0)
         self._answers = TopicPartition(config.topic(ANSWERS), 0)
-        self._decoder = msgspec.msgpack.Decoder(JournalEntry)
         self._written = 0  # the offset after the last entry of this journal
         self._signer, self._verifier = _signing(config)
         with self._reaching():
@@ -79,7 +78,7 @@ class KafkaJournal:
                 if not record.key.startswith(self._dataset):
                     continue
                 if record.value:
-                    found[record.key] = self._decode(record.value)
+                    found[record.key] = decode_entry(record.value, self._entries.topic)
                 else:
                     found.pop(record.key, None)
             return list(found.values())
@@ -161,15 +160,6 @@ class KafkaJournal:
         while reader.position(place) < end:
             for records in reader.poll(timeout_ms=_POLL_MS).values():
                 yield from (record for record in records if record.key)
-
-    def _decode(self, value: bytes) -> JournalEntry:
-        try:
-            return self._decoder.decode(value)
-        except msgspec.DecodeError as error:
-            raise JournalUnavailable(
-                f"{self._entries.topic} has an entry that cannot be read ({error}): it has a later "
-                "version, or another program writes to the topic. Find out before you answer again"
-            ) from error
 
     @staticmethod
     def _end(reader: Any, place: TopicPartition) -> int:

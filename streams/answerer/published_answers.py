@@ -27,6 +27,7 @@ import numpy as np
 from msgspec import Meta
 
 from streams.answerer.corrections import Corrected
+from streams.answerer.file_journal import published_in
 from streams.answerer.kinds import Answered, Floats
 from streams.answerer.query_file import QueryFile
 from streams.answerer.query_keys import Label
@@ -321,7 +322,7 @@ def read_answers(
     """Yield answers and corrections, each once, in the order in which they were published.
 
     Args:
-        config: the address of Kafka, and the keys of answerers (``answer_keys``).
+        config: the address of Kafka, and the keys of answerers (``answer_keys``); or a budget file.
         dataset: only records of this dataset.
         run: only records of runs with this name.
         since: where to begin.
@@ -330,10 +331,18 @@ def read_answers(
         closed: set it to stop following.
 
     Raises:
-        ConfigurationError: the keys of workers are set, but not those of answerers.
+        ConfigurationError: the keys of workers are set, but not those of answerers; or a budget
+            file was to be followed.
         ConflictingDecisions: two different answers to one step.
-        ServiceUnavailable: no broker answered, or nothing was ever answered.
+        ServiceUnavailable: no broker answered, or nothing was ever answered; or the budget file
+            cannot be read.
     """
+    if config.budgets:
+        if follow or since != "earliest":
+            raise ConfigurationError(
+                "answers in a budget file cannot be followed: read them again, or use a service"
+            )
+        return distinct_answers(published_in(config.budgets, config.timeout), dataset, run)
     if config.trusted_keys and not config.answer_keys:
         raise ConfigurationError(
             f"{WORKERS.trust_store} is set and {ANSWERERS.trust_store} is not, so answers could be "

@@ -49,6 +49,7 @@ from streams.answerer.running_totals import RunningTotal
 from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.queries.continual_monitoring import ChargedUsers, KeyRelease, QueryAnswerer, Release
 from streams.records import User
+from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout, InvalidRequest
 from streams.sdk.run import Run
 
@@ -579,6 +580,13 @@ def _add(
 def _decoded(record: bytes) -> AnswerRecord:
     found: AnswerRecord = msgspec.json.decode(record, type=AnswerRecord)
     return found
+
+
+def opener(turnstile: Turnstile, query_file: QueryFile, *, take_over: bool = False) -> Open:
+    """Return a function that opens the run of this file of queries."""
+    return lambda released: turnstile.run(
+        query_file.dataset, query_file.run, released=released, take_over=take_over
+    )
 
 
 def answer_file(answering: Answering, file: EventFile) -> None:

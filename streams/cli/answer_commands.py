@@ -14,7 +14,7 @@ import msgspec
 
 from streams.answerer.query_file import QueryFile, read_query_file
 from streams.cli.commands import command
-from streams.cli.options import CLIENT, FOLLOW, ONLY_RUN, TAKE_OVER, arg, flag, log_level
+from streams.cli.options import FILE_CLIENT, FOLLOW, ONLY_RUN, TAKE_OVER, arg, flag, log_level
 from streams.cli.plan_commands import check, events_of, plan
 from streams.cli.printing import UnusableInput, note, plain, say, show, show_table, start_log
 from streams.cli.subjects import client_of, nothing_of, warn_of_absent
@@ -24,6 +24,7 @@ from streams.failures import Exit
 
 if TYPE_CHECKING:
     from streams.answerer.answer_table import AnswerRow, AnswerTable
+    from streams.answerer.journal import Journal
     from streams.answerer.published_answers import AnswerRecord
 
 _COLUMNS: Final[dict[str, Kind]] = {
@@ -44,7 +45,7 @@ _MISSING_USERS: Final = (
 
 @command(
     "answer",
-    (*CLIENT, "health", "log_format"),
+    (*FILE_CLIENT, "health", "log_format"),
     arg("file QUERIES.toml", "the queries"),
     arg("--input FILE", "past events: .csv, .jsonl or .parquet"),
     flag(
@@ -82,8 +83,9 @@ def answer(options: argparse.Namespace, config: Config) -> int:
     """Answer the queries of a file privately, as windows of events close.
 
     Events come from the topic that the file names, or from --input. Every window is charged for
-    each user and released once, to the topic `answers`. After a crash, start the command again and
-    it continues. docs/query/file.md describes the file.
+    each user and released once, to the topic `answers` or, with --input, to the budget file of
+    --budgets. After a crash, start the command again and it continues. docs/query/file.md describes
+    the file.
     """
     if options.plan:
         return plan(options, config)
@@ -94,6 +96,11 @@ def answer(options: argparse.Namespace, config: Config) -> int:
     announce = Printer(options.json)
     if options.input is not None:
         return _answer_file(options.input, query_file, config, options, announce)
+    if config.budgets:
+        raise UnusableInput(
+            "a budget file answers the queries of one file of events: give --input FILE. A topic "
+            "needs a service"
+        )
     from streams.answerer.answerer_app import run_answerer
 
     return run_answerer(
@@ -113,17 +120,13 @@ def _answer_file(
     options: argparse.Namespace,
     announce: Printer,
 ) -> int:
-    from streams.answerer.answerer_app import opener
-    from streams.answerer.kafka_journal import KafkaJournal
-    from streams.answerer.window_answering import Answering, answer_file
-    from streams.kafka.answer_topics import ensure_answer_topics
+    from streams.answerer.window_answering import Answering, answer_file, opener
 
     for other in ("kafka", "streams"):
         logging.getLogger(other).setLevel(logging.CRITICAL)  # this command reports their errors
     file = events_of(path, query_file.for_a_file(), options)
-    ensure_answer_topics(config)
     with client_of(config) as turnstile:
-        journal = KafkaJournal(config, query_file.dataset)
+        journal = _journal_of(config, query_file.dataset)
         try:
             answering = Answering(
                 query_file.for_a_file(),
@@ -144,6 +147,19 @@ def _answer_file(
             f"`turnstile answers {of}` shows them"
         )
     return Exit.OK
+
+
+def _journal_of(config: Config, dataset: str) -> Journal:
+    """Return the journal of a dataset, in the budget file or the service of the settings."""
+    if config.budgets:
+        from streams.answerer.file_journal import FileJournal
+
+        return FileJournal(config.budgets, config.timeout, dataset)
+    from streams.answerer.kafka_journal import KafkaJournal
+    from streams.kafka.answer_topics import ensure_answer_topics
+
+    ensure_answer_topics(config)
+    return KafkaJournal(config, dataset)
 
 
 class Printer:
@@ -186,7 +202,7 @@ class Printer:
 
 @command(
     "answers",
-    CLIENT,
+    FILE_CLIENT,
     ONLY_RUN,
     arg("--query NAME", "only this query"),
     FOLLOW,

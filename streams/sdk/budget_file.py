@@ -3,6 +3,7 @@
     file      one row: the id of the log, P, and where the log was moved
     norms     the log, (partition, offset) -> request
     halts, rejects, odometer   what was published; odometer has the last record of each user only
+    answers, answers_state     what an answerer published, and its journal, in files that have one
     state     partition -> the meta of its state, and that of its pages
     pages     policies, runs and pages of users, as they were after an earlier record
 
@@ -41,7 +42,7 @@ import secrets
 import sqlite3
 import stat
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,6 +92,7 @@ VERSION = 200 + LAYOUT
 MOST_PARTITIONS = 1024
 """The maximum P: each call reads the meta of all partitions."""
 NORMS = "norms"
+ANSWERS, ANSWERS_STATE = "answers", "answers_state"
 
 MERGE_RECORDS = 256
 """Pages are written after this many records: opening a file applies all that follow the pages."""
@@ -121,6 +123,12 @@ CREATE TABLE pages (partition INTEGER, name TEXT, hash BLOB, page BLOB,
     PRIMARY KEY (partition, name));
 """
 
+_ANSWER_TABLES = tuple(
+    f"CREATE TABLE IF NOT EXISTS {name} (offset INTEGER PRIMARY KEY AUTOINCREMENT, "
+    "partition INTEGER, written REAL, key BLOB, value BLOB, digest BLOB)"
+    for name in (ANSWERS, ANSWERS_STATE)
+)
+
 _UNLOADABLE = (
     *(Damaged, PartitionError, ValueError, LookupError, TypeError, AttributeError),
     msgspec.MsgspecError,
@@ -137,7 +145,7 @@ def _digest(*row: Any) -> bytes:
 
 
 class FileRecord(NamedTuple):
-    """A record of norms, halts, rejects or odometer."""
+    """A record of the log, or of a table whose records have keys."""
 
     partition: int
     offset: int  # in norms those of each partition rise by 1, elsewhere those of all rise together
@@ -341,7 +349,7 @@ class BudgetFile:
     def read(
         self, table: str, begin: int, end: int, partition: int | None = None, checked: bool = True
     ) -> list[FileRecord]:
-        """Return the first records of a stretch of norms, halts, rejects or odometer.
+        """Return the first records of a stretch of a table with offsets.
 
         Args:
             table: its name.
@@ -442,6 +450,39 @@ class BudgetFile:
             except PartitionError as error:
                 raise ServiceUnavailable(str(error)) from error
 
+    def add_answer_tables(self) -> None:
+        """Create the tables of answerers, unless the file has them.
+
+        Raises:
+            DecisionTimeout, UnusableFile, Unusable: as ``apply``.
+        """
+        with self._writing(Deadline.after(self._timeout)):
+            self._check_moved()
+            for statement in _ANSWER_TABLES:
+                self._database.execute(statement)
+
+    def has_answers(self) -> bool:
+        """Return whether an answerer has used the file."""
+        with self._reading():
+            return bool(self._rows(f"SELECT 1 FROM sqlite_master WHERE name = '{ANSWERS}'"))
+
+    def add(self, table: str, key: bytes, value: bytes, *, obsolete: Iterable[bytes] = ()) -> None:
+        """Append a record to a table of answerers, and return after it is committed.
+
+        Args:
+            table: its name.
+            key: of the record.
+            value: of the record.
+            obsolete: the keys of entries of ``answers_state`` that are deleted together with this.
+
+        Raises:
+            DecisionTimeout, UnusableFile, Unusable: as ``apply``.
+        """
+        with self._writing(Deadline.after(self._timeout)):
+            self._check_moved()
+            self._insert(table, 0, time(), [(key, value)])
+            self._delete(ANSWERS_STATE, obsolete)
+
     @contextmanager
     def moving(self, topic: bytes, instead_of: bytes | None = None) -> Iterator[None]:
         """Record that the log moves to another one, and keep other processes out meanwhile.
@@ -496,19 +537,29 @@ class BudgetFile:
     ) -> None:
         records = [output for output in outputs if output.channel is channel]
         kept = [record for record in records if tombstone_offset(record.value) is None]
+        self._insert(channel.value, partition, written, [(r.key, r.value) for r in kept])
+        if len(kept) < len(records):
+            erased = [r.key for r in records if tombstone_offset(r.value) is not None]
+            self._delete(channel.value, erased)
+
+    def _insert(
+        self, table: str, partition: int, written: float, records: Sequence[tuple[Any, bytes]]
+    ) -> None:
+        """Append records, as pairs of a key and a value."""
         # Never an offset of a deleted record, either: a reader may be there.
         query = "SELECT max((SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = "
-        query += f"'{channel.value}'), (SELECT ifnull(max(offset), 0) FROM {channel.value})) + 1"
-        first = self._rows(query)[0][0] if kept else 0
-        rows = ((partition, n, written, r.key, r.value) for n, r in enumerate(kept, first))
+        query += f"'{table}'), (SELECT ifnull(max(offset), 0) FROM {table})) + 1"
+        first = self._rows(query)[0][0] if records else 0
+        rows = ((partition, n, written, *record) for n, record in enumerate(records, first))
         self._database.executemany(
-            f"INSERT OR REPLACE INTO {channel.value} (partition, offset, written, key, value, "
-            "digest) VALUES (?, ?, ?, ?, ?, ?)",
-            ((*row, _digest(channel.value, *row)) for row in rows),
+            f"INSERT OR REPLACE INTO {table} (partition, offset, written, key, value, digest) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            ((*row, _digest(table, *row)) for row in rows),
         )
-        if len(kept) < len(records):
-            erased = ((r.key,) for r in records if tombstone_offset(r.value) is not None)
-            self._database.executemany(f"DELETE FROM {channel.value} WHERE key = ?", erased)
+
+    def _delete(self, table: str, keys: Iterable[bytes | None]) -> None:
+        statement = f"DELETE FROM {table} WHERE key = ?"
+        self._database.executemany(statement, ((key,) for key in keys))
 
     def _merge(self, part: _Partition) -> None:
         """Write the pages that have changed."""

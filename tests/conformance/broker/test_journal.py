@@ -1,15 +1,17 @@
-"""The journal of an answerer in memory and on Kafka are the same to it."""
+"""The journals of an answerer in memory, in a budget file and on Kafka behave in the same way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from streams.answerer.file_journal import FileJournal
 from streams.answerer.journal import Journal, JournalEntry
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
@@ -19,13 +21,14 @@ from streams.kafka.kafka_clients import new_admin
 from streams.kafka.results import UnusableTopics
 from streams.kafka.topics import ensure_topics
 from streams.records.signatures import new_keys
+from streams.sdk.budget_file import create_file
 from tests.conformance.broker.conftest import BROKERS
 
 Opened = Callable[..., Journal]
 
 
-@pytest.fixture(params=BROKERS)
-def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
+@pytest.fixture(params=[*BROKERS, "file"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
     """Opens journals of datasets on topics on which nothing was written yet."""
     journals: list[Journal] = []
     pages = MemoryTopics()
@@ -34,15 +37,17 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
         config = Config(kafka=address, prefix=f"t{uuid4().hex[:8]}.")
         ensure_answer_topics(config)
         ensure_answer_topics(config)  # again is fine
+    path = str(tmp_path / "budgets.db")
+    create_file(path, partitions=1)
 
     def opener(dataset: str = "d") -> Journal:
-        journal: Journal = (
-            MemoryJournal(pages, dataset)
-            if request.param == "memory"
-            else KafkaJournal(config, dataset)
-        )
-        journals.append(journal)
-        return journal
+        makers: dict[str, Callable[[], Journal]] = {
+            "memory": lambda: MemoryJournal(pages, dataset),
+            "file": lambda: FileJournal(path, 30.0, dataset),
+            "kafka": lambda: KafkaJournal(config, dataset),
+        }
+        journals.append(makers[request.param]())
+        return journals[-1]
 
     yield opener
     for journal in journals:

@@ -1,0 +1,99 @@
+"""The journal in a budget file: two of its tables, beside the charges.
+
+Each entry, each answer and each charge is a transaction of its own, in the order that ``journal``
+describes. Every record has a digest, so a damaged one raises ``UnusableFile``. A deletion is part
+of the next write, because each transaction waits for the disk. A file that was moved into a service
+rejects every write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import msgspec
+
+from streams.answerer.journal import JournalEntry, decode_entry, name_of
+from streams.sdk.budget_file import ANSWERS, ANSWERS_STATE, NO_END, BudgetFile, FileRecord
+
+
+class FileJournal:
+    """The entries of a dataset's runs, and their published answers.
+
+    Args:
+        path: an existing budget file.
+        timeout: seconds that a call waits for other processes.
+        dataset: the dataset whose entries are read.
+
+    Raises:
+        UnusableFile: the file cannot be used.
+    """
+
+    def __init__(self, path: str, timeout: float, dataset: str) -> None:
+        self._file = BudgetFile(path, timeout)
+        try:
+            self._file.add_answer_tables()
+        except BaseException:
+            self._file.close()
+            raise
+        self._dataset = f"{dataset}/".encode()
+        self._read = 0
+        self._obsolete: set[bytes] = set()
+
+    def append(self, entry: JournalEntry) -> None:
+        """Write an entry; return when it is on the disk."""
+        self._add(ANSWERS_STATE, name_of(entry).encode(), msgspec.msgpack.encode(entry))
+
+    def catch_up(self) -> Sequence[JournalEntry]:
+        """Return the entries of the dataset since the last call."""
+        records = list(_records(self._file, ANSWERS_STATE, self._read))
+        if records:
+            self._read = records[-1].offset + 1
+        return [
+            decode_entry(record.value, self._file.path)
+            for record in records
+            if record.key is not None and record.key.startswith(self._dataset)
+        ]
+
+    def delete(self, entries: Sequence[JournalEntry]) -> None:
+        """Delete entries together with the next write."""
+        self._obsolete |= {name_of(entry).encode() for entry in entries}
+
+    def end(self) -> int:
+        """Return the offset after the last answer."""
+        return self._file.end(ANSWERS)
+
+    def publish(self, answer: bytes, run: str) -> None:
+        """Append an answer of a run; return when it is on the disk."""
+        self._add(ANSWERS, self._dataset + run.encode(), answer)
+
+    def published(self, since: int, run: str) -> Sequence[bytes]:
+        """Return the answers of a run from an offset on."""
+        key = self._dataset + run.encode()
+        return [one.value for one in _records(self._file, ANSWERS, since) if one.key == key]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _add(self, table: str, key: bytes, value: bytes) -> None:
+        self._file.add(table, key, value, obsolete=self._obsolete)
+        self._obsolete = set()
+
+
+def published_in(path: str, timeout: float) -> Iterator[bytes]:
+    """Yield the answers that were published in a budget file, which is only read.
+
+    Raises:
+        UnusableFile: the file cannot be read, or an answer is damaged.
+    """
+    with closing(BudgetFile(path, timeout, writable=False)) as file:
+        if file.has_answers():
+            for record in _records(file, ANSWERS, 0):
+                yield record.value
+
+
+def _records(file: BudgetFile, table: str, begin: int) -> Iterator[FileRecord]:
+    while records := file.read(table, begin, NO_END):
+        yield from records
+        begin = records[-1].offset + 1

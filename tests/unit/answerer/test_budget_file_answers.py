@@ -1,0 +1,324 @@
+"""Answers in a budget file: every window is charged and answered once, wherever a life ends."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from time import sleep
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from streams import FileProblem, Turnstile, UnusableFile
+from streams.answerer.file_journal import FileJournal, published_in
+from streams.answerer.journal import Superseded
+from streams.answerer.published_answers import AnswerRecord
+from streams.answerer.window_answering import Answering, opener
+from streams.failures import Exit
+from streams.records import Charge, decode_request
+from streams.records.digests import charge_digest
+from streams.sdk.budget_file import NORMS, BudgetFile
+from streams.sdk.errors import Fenced
+from tests.audit.budget_file import audit_file, records
+from tests.bits import flipped
+from tests.integration.command import Done, turnstile
+from tests.unit.answerer.asking import asked_of, event, read
+from tests.unit.answerer.blocks import EVENTS, TWO
+from tests.unit.answerer.lives import Killed
+from tests.unit.sdk import files
+from tests.waiting import HANGS_AFTER, eventually
+
+QUERIES = asked_of(TWO)
+INPUT = [event(user, time) for user, time in EVENTS[:45]]
+PARTITIONS = 2
+COMMIT, WRITES = ("COMMIT",), ("BEGIN IMMEDIATE", "INSERT", "DELETE", "COMMIT")
+POINTS = 2000  # more than a life passes
+
+
+@dataclass
+class Budgets:
+    """A budget file, and the records that lives have announced."""
+
+    path: Path
+    announced: dict[int, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+
+    def create(self) -> None:
+        with Turnstile.open(self.path, partitions=PARTITIONS) as t:
+            t.create_dataset("d", measure="zcdp", budget=1000.0, user_ids="integer")
+
+    def live(self) -> None:
+        """Answer the whole input."""
+
+        def announce(record: AnswerRecord) -> None:
+            self.announced[record.step].add(msgspec.json.encode(record))
+
+        with (
+            Turnstile.open(self.path) as t,
+            closing(FileJournal(str(self.path), 30.0, "d")) as journal,
+        ):
+            read(Answering(QUERIES, "x", opener(t, QUERIES), journal, announce), INPUT)
+
+    def live_until(self, point: int, writes: tuple[str, ...], *, is_after: bool) -> bool:
+        """Answer until killed before or after one of these statements; return whether it was."""
+        passed = 0
+
+        def around(sql: str) -> Iterator[None]:
+            nonlocal passed
+            passed += sql.startswith(writes)
+            is_hit = passed == point and sql.startswith(writes)
+            if is_hit and not is_after:
+                raise Killed
+            yield
+            if is_hit and is_after:
+                raise Killed
+
+        try:
+            with patch.object(files.Database, "around", staticmethod(around)):
+                self.live()
+        except Killed:
+            return True
+        return False
+
+    def answers(self) -> dict[int, set[bytes]]:
+        """Return the published answers by step."""
+        found: dict[int, set[bytes]] = defaultdict(set)
+        for value in published_in(str(self.path), 30.0):
+            found[msgspec.json.decode(value)["step"]].add(value)
+        return dict(found)
+
+    def charges(self) -> dict[tuple[int, int], set[bytes]]:
+        """Return the contents with which each step was charged, by partition and step."""
+        found: dict[tuple[int, int], set[bytes]] = defaultdict(set)
+        with closing(BudgetFile(str(self.path), 30.0, writable=False)) as file:
+            for partition in range(PARTITIONS):
+                for record in records(file, NORMS, partition):
+                    request = decode_request(record.value)
+                    if isinstance(request, Charge):
+                        found[partition, request.step].add(charge_digest(request))
+        return dict(found)
+
+    def spent(self) -> Any:
+        with Turnstile.open(self.path) as t:
+            return {(r.user, tuple(r.bound)) for r in t.odometer(follow=False)}
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Budgets:
+    """Return a file whose answerer was never interrupted."""
+    with patch.object(sqlite3, "connect", files.connect):
+        budgets = Budgets(tmp_path_factory.mktemp("calm") / "budgets.db")
+        budgets.create()
+        shutil.copy(budgets.path, budgets.path.with_name("new.db"))
+        budgets.live()
+    return budgets
+
+
+@pytest.fixture
+def budgets(calm: Budgets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Budgets:
+    """Return a file with the same dataset in which nothing was answered."""
+    monkeypatch.setattr(sqlite3, "connect", files.connect)
+    shutil.copy(calm.path.with_name("new.db"), tmp_path / "budgets.db")
+    return Budgets(tmp_path / "budgets.db")
+
+
+def assert_same(budgets: Budgets, calm: Budgets) -> None:
+    """Check that charges and steps are those of the calm file, each step with one answer."""
+    answers = budgets.answers()
+    assert answers.keys() == calm.answers().keys()
+    assert all(len(values) == 1 for values in answers.values())
+    for step, values in budgets.announced.items():
+        assert values == answers[step]
+    assert budgets.charges() == calm.charges()
+    assert budgets.spent() == calm.spent()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+def test_a_life_that_ends_at_any_commit_is_continued(
+    calm: Budgets, budgets: Budgets, *, is_after: bool
+) -> None:
+    new = budgets.path.read_bytes()
+    points = 0
+    for point in range(1, POINTS):
+        budgets.path.write_bytes(new)
+        budgets.announced.clear()
+        if not budgets.live_until(point, COMMIT, is_after=is_after):
+            break
+        budgets.live()
+        assert_same(budgets, calm)
+        points += 1
+    assert points > 3 * len(calm.answers())
+    audit_file(budgets.path)
+
+
+def test_lives_that_end_again_and_again_reach_the_same_result(
+    calm: Budgets, budgets: Budgets
+) -> None:
+    chance = Random(1)
+    lives = 0
+    while budgets.live_until(chance.randrange(1, 60), WRITES, is_after=chance.random() < 0.5):
+        lives += 1
+        assert lives < POINTS
+    assert lives > 5
+    assert_same(budgets, calm)
+    audit_file(budgets.path)
+
+
+def test_answerer_that_is_overtaken_answers_no_more(calm: Budgets, budgets: Budgets) -> None:
+    with Turnstile.open(budgets.path) as t, closing(FileJournal(str(budgets.path), 30.0, "d")) as j:
+        first = Answering(QUERIES, "x", opener(t, QUERIES), j)
+        budgets.live()
+        with pytest.raises((Superseded, Fenced)):
+            read(first, INPUT)
+    assert_same(budgets, calm)
+
+
+@pytest.mark.parametrize("table", ["answers", "answers_state"])
+@pytest.mark.parametrize("column", ["offset", "partition", "written", "key", "value", "digest"])
+def test_changed_record_is_damage_and_never_another_answer(
+    calm: Budgets, budgets: Budgets, table: str, column: str
+) -> None:
+    assert budgets.live_until(20, COMMIT, is_after=True)
+    where = f"WHERE rowid = (SELECT max(offset) FROM {table})"
+    with closing(sqlite3.connect(budgets.path)) as database, database:
+        ((value,),) = database.execute(f"SELECT {column} FROM {table} {where}").fetchall()
+        other = flipped(value, Random(column)) if isinstance(value, bytes) else value + 1
+        database.execute(f"UPDATE {table} SET {column} = ? {where}", (other,))
+    with pytest.raises(UnusableFile) as raised:
+        (budgets.answers if table == "answers" else budgets.live)()
+    assert raised.value.problem is FileProblem.DAMAGED
+    with closing(sqlite3.connect(budgets.path)) as database, database:
+        where = where.replace(f"max({column})", str(other)) if column == "offset" else where
+        database.execute(f"UPDATE {table} SET {column} = ? {where}", (value,))
+    budgets.live()
+    assert_same(budgets, calm)
+
+
+# --- commands ---
+
+DAYS, USERS = 40, 12
+ASKED = """
+dataset = "shop"
+run = "year"
+
+[input]
+user = "user"
+users = "integer"
+time = "day"
+start = 2026-01-01
+end = 2026-02-10
+
+[[query]]
+name = "buyers"
+kind = "distinct"
+window = "1d"
+active_windows = 10
+correct = true
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with queries, events and a budget file."""
+    (tmp_path / "year.toml").write_text(ASKED)
+    days = [f"2026-{1 + day // 31:02}-{1 + day % 31:02}" for day in range(DAYS)]
+    rows = [
+        f"{user},{day}" for n, day in enumerate(days) for user in range(USERS) if user % 3 or n % 3
+    ]
+    (tmp_path / "year.csv").write_text("\n".join(["user,day", *rows]) + "\n")
+    done = on(tmp_path, "dataset", "create", "shop", "--epsilon", "1", "--delta", "1e-6")
+    assert done.code == 0
+    return tmp_path
+
+
+def on(folder: Path, *arguments: str) -> Done:
+    environment = {"TURNSTILE_BUDGETS": str(folder / "budgets.db")}
+    return turnstile(*arguments, "--json", environment=environment)
+
+
+def answered_by(folder: Path) -> list[str]:
+    return ["answer", str(folder / "year.toml"), "--input", str(folder / "year.csv")]
+
+
+def test_one_file_is_answered_shown_and_verified(folder: Path) -> None:
+    with patch.object(sqlite3, "connect", files.connect):
+        done = on(folder, *answered_by(folder))
+        again = on(folder, *answered_by(folder))
+        shown = on(folder, "answers", "shop")
+        assert (done.code, again.code, again.out) == (0, 0, "")
+        assert shown.lines == done.lines
+        assert [line["step"] for line in done.lines] == list(range(len(done.lines)))
+        (folder / "budgets.db").chmod(0o400)
+        assert on(folder, "answers", "shop", "--query", "none").lines == []
+        assert on(folder, "answers", "shop", "--csv", str(folder / "answers.csv")).code == 0
+        for arguments in (
+            ["verify"],
+            ["explain", "shop", "--user", "1"],
+            ["report", "shop", "--output", str(folder / "report.csv")],
+            ["statement", "shop", "--delta", "1e-6"],
+        ):
+            assert on(folder, *arguments).code == 0, arguments
+
+
+def test_file_without_answers_has_none_to_show(folder: Path) -> None:
+    shown = on(folder, "answers", "shop")
+    assert (shown.code, shown.out) == (0, "")
+    assert on(folder, "answers", "other").code == Exit.REFUSED
+
+
+@pytest.mark.parametrize(
+    "arguments", [["answer", "year.toml"], ["answers", "--follow"]], ids=["topic", "follow"]
+)
+def test_budget_file_has_no_topics_to_read_or_follow(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert on(folder, *arguments).code == Exit.USAGE
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_killed_processes_answer_each_window_once(folder: Path) -> None:
+    path, chance = folder / "budgets.db", Random(1)
+    command = [sys.executable, "-m", "streams.cli", *answered_by(folder), "--budgets", str(path)]
+    told: dict[int, set[str]] = defaultdict(set)
+    kills = 0
+    while True:
+        before = len(list(published_in(str(path), 30.0)))
+        out = folder / f"{kills}.jsonl"
+        with out.open("w") as output, subprocess.Popen([*command, "--json"], stdout=output) as life:
+            if before < DAYS:
+                eventually(
+                    lambda before=before: (
+                        len(list(published_in(str(path), 30.0))) > before or life.poll() is not None
+                    )
+                )
+                sleep(chance.random() / 5)  # so that all moments of a step are equally likely
+                life.kill()
+                kills += 1
+            code = life.wait(HANGS_AFTER)
+        lines = out.read_text().splitlines(keepends=True)
+        for line in lines:
+            if line.endswith("\n"):  # the last one may have been cut off
+                told[msgspec.json.decode(line)["step"]].add(line)
+        if code == 0:
+            break
+    assert kills > 2
+    answers = [msgspec.json.decode(value) for value in published_in(str(path), 30.0)]
+    assert {answer["step"] for answer in answers} == set(range(max(told) + 1))
+    assert len({answer["step"]: answer for answer in answers}) == len(
+        {*map(msgspec.json.encode, answers)}
+    )
+    assert all(len(lines) == 1 for lines in told.values())
+    assert on(folder, "verify").code == 0
+    audit_file(path)
