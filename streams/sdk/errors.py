@@ -370,7 +370,8 @@ ADVICE: dict[Reason, str] = {
     Reason.USER_ERASED: "leave the user out of every later step, and of the data",
     Reason.NORM_CHANGED: "send one norm for each user and step",
     Reason.TOO_MANY_NORMS: (
-        "close the run, and create the topics of a new service with more partitions"
+        "open the run again, and give the step up with abandon if it is handed back; otherwise "
+        "close the run. Create the topics of a new service with more partitions"
     ),
 }
 """Advice for the message of a rejection, by its reason."""

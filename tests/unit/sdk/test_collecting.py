@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from accounting import Laplace, PoissonGaussian
 from streams import CollectTerms, Turnstile
+from streams.ledger import collecting
 from streams.records import Decision, Reason, decode_request
 from streams.records.packing import pack_norms
 from streams.records.users import UserIds, partitions_of
@@ -156,6 +157,23 @@ def test_a_step_that_is_given_up_charges_only_where_it_was_decided(service: Part
     assert service.spent().keys() == {user for user in USERS if HOMES[user] == 0}
     send(service, step=1)
     assert run.charge_collected(noise_stddev=4.0).norms == dict.fromkeys(USERS, 0.5)
+
+
+def test_a_step_with_too_many_norms_in_one_partition_is_given_up(
+    service: Partitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "MAX_COLLECTED", 3)
+    run = service.open(collect=TERMS)
+    homes = partitions_of(np.arange(100), 3)
+    send(service, np.flatnonzero(homes == 1)[:4].tolist())
+    with pytest.raises(RequestRejected) as rejected:
+        run.charge_collected(noise_stddev=4.0)
+    assert rejected.value.reason is Reason.TOO_MANY_NORMS
+    run = service.open()
+    assert (run.step, run.interrupted) == (0, True)
+    run.abandon()
+    send(service, [1, 2], step=1)
+    assert run.charge_collected(noise_stddev=4.0).norms == {1: 0.5, 2: 0.5}
 
 
 def test_users_are_listed_by_partition_and_then_by_time(service: Partitions) -> None:
