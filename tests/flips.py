@@ -14,7 +14,7 @@ import struct
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -26,6 +26,8 @@ from unittest.mock import patch
 import numpy as np
 
 from streams import FileProblem, Turnstile, UnusableFile
+from streams.answerer.file_journal import FileJournal
+from streams.answerer.journal import JournalEntry, name_of
 from streams.config import Unavailable
 from streams.kafka.results import TopicsSeen
 from streams.ledger.ledger import Ledger
@@ -207,7 +209,7 @@ class File:
 
 
 def charged_file(folder: Path) -> File:
-    """Return a file with pages, records after them, halts and a closed run."""
+    """Return a file with pages, records after them, halts, a closed run, and answers."""
     path = folder / "intact.db"
     with (
         patch.object(budget_file, "MERGE_RECORDS", 4),
@@ -219,6 +221,10 @@ def charged_file(folder: Path) -> File:
             run.charge(_USERS, _NORMS, noise_stddev=4.0)
         run.close()
         turnstile.run("d", "q").charge(_USERS, _NORMS, noise_stddev=9.0)
+    with closing(FileJournal(str(path), 30.0, "d")) as journal:
+        for step in range(4):
+            journal.append(JournalEntry("closing", "d", "r", 1, "owner", step))
+            journal.publish(b"answer %d" % step, "r")
     shutil.copy(path, folder / "shown.db")
     return File(path, shown(folder / "shown.db"))
 
@@ -235,7 +241,9 @@ def shown(path: Path) -> Any:
         run = turnstile.run("d", "q", take_over=True)
         step = run.step
         decisions = [run.charge(_USERS, _NORMS, noise_stddev=5.0) for _ in range(3)]
-        return step, [list(d.admitted) for d in decisions], halts, spent
+    with closing(FileJournal(str(path), 30.0, "d")) as journal:
+        entries, answers = set(map(name_of, journal.catch_up())), set(journal.published(0, "r"))
+    return step, [list(d.admitted) for d in decisions], halts, spent, entries, answers
 
 
 def _cells(path: Path) -> list[tuple[str, str, int]]:

@@ -8,12 +8,12 @@ rejects every write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
-from streams.answerer.journal import JournalEntry, decode_entry, name_of
+from streams.answerer.journal import Journal, JournalEntry, decode_entry, name_of
 from streams.sdk.budget_file import ANSWERS, ANSWERS_STATE, NO_END, BudgetFile, FileRecord
 
 
@@ -81,19 +81,65 @@ class FileJournal:
         self._obsolete = set()
 
 
-def published_in(path: str, timeout: float) -> Iterator[bytes]:
+def published_in(file: BudgetFile) -> Iterator[bytes]:
     """Yield the answers that were published in a budget file, which is only read.
 
     Raises:
         UnusableFile: the file cannot be read, or an answer is damaged.
     """
-    with closing(BudgetFile(path, timeout, writable=False)) as file:
-        if file.has_answers():
-            for record in _records(file, ANSWERS, 0):
-                yield record.value
+    if file.has_answers():
+        for record in _records(file, ANSWERS, 0):
+            yield record.value
 
 
-def _records(file: BudgetFile, table: str, begin: int) -> Iterator[FileRecord]:
-    while records := file.read(table, begin, NO_END):
+def damaged_in(file: BudgetFile) -> Iterator[tuple[str, int]]:
+    """Yield the table and the offset of each damaged record of an answerer."""
+    if file.has_answers():
+        for table in (ANSWERS, ANSWERS_STATE):
+            for record in _records(file, table, 0, checked=False):
+                if record.is_damaged:
+                    yield table, record.offset
+
+
+def copy_answers(file: BudgetFile, journal_of: Callable[[str], Journal]) -> int:
+    """Append journal and answers of a budget file to journals of their datasets.
+
+    Answerers then continue the runs, and no other run answers their windows again. An interrupted
+    copy can be repeated: the same entry twice counts once, and so does the same answer.
+
+    Args:
+        file: which no answerer writes to any more.
+        journal_of: opens the journal of a dataset.
+
+    Returns:
+        The number of answers.
+
+    Raises:
+        UnusableFile: a record is damaged.
+        JournalUnavailable: repeat the copy.
+    """
+    journals: dict[str, Journal] = {}
+    count = 0
+    try:
+        for record in _records(file, ANSWERS_STATE, 0):
+            entry = decode_entry(record.value, file.path)
+            journal = journals.get(entry.dataset) or journal_of(entry.dataset)
+            journals[entry.dataset] = journal
+            journal.append(replace(entry, answers_end=0))  # an offset in the file
+        for record in _records(file, ANSWERS, 0):
+            assert record.key is not None
+            dataset, _, run = record.key.decode().partition("/")
+            journals[dataset].publish(record.value, run)
+            count += 1
+    finally:
+        for journal in journals.values():
+            journal.close()
+    return count
+
+
+def _records(
+    file: BudgetFile, table: str, begin: int, *, checked: bool = True
+) -> Iterator[FileRecord]:
+    while records := file.read(table, begin, NO_END, checked=checked):
         yield from records
         begin = records[-1].offset + 1

@@ -19,6 +19,7 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -37,6 +38,7 @@ from streams.config import Config, ConfigurationError
 from streams.kafka.answer_topics import ANSWERS
 from streams.kafka.authentic import ANSWERERS, WORKERS
 from streams.queries.continual_monitoring import Release
+from streams.sdk.budget_file import BudgetFile
 from streams.sdk.decisions import UNREADABLE
 from streams.sdk.errors import ConflictingDecisions
 from streams.sdk.followers import Reading, Since
@@ -342,7 +344,7 @@ def read_answers(
             raise ConfigurationError(
                 "answers in a budget file cannot be followed: read them again, or use a service"
             )
-        return distinct_answers(published_in(config.budgets, config.timeout), dataset, run)
+        return distinct_answers(_in_file(config), dataset, run)
     if config.trusted_keys and not config.answer_keys:
         raise ConfigurationError(
             f"{WORKERS.trust_store} is set and {ANSWERERS.trust_store} is not, so answers could be "
@@ -351,6 +353,11 @@ def read_answers(
     reading = Reading(since, follow, idle_timeout)
     records = read_signed(config, config.topic(ANSWERS), ANSWERERS, reading, closed)
     return distinct_answers((record.value for record in records), dataset, run)
+
+
+def _in_file(config: Config) -> Iterator[bytes]:
+    with closing(BudgetFile(config.budgets, config.timeout, writable=False)) as file:
+        yield from published_in(file)
 
 
 def distinct_answers(

@@ -138,20 +138,30 @@ def import_file(options: argparse.Namespace, config: Config) -> int:
     """Move a budget file into a service that has no log yet.
 
     The service needs the number of partitions of the file, and no clients until the command has
-    ended. The file then refuses every charge. The command reads the log of the service and compares
+    ended. The file then refuses every charge. Answers and their journal are copied to the topics of
+    answerers. The command reads the log of the service and compares
     its hash chain with the file. If it is interrupted, run it again. Datasets with an access list
     then need `turnstile dataset access --copied-from` with the id that this command prints as from.
     """
+    from streams.answerer.file_journal import copy_answers
+    from streams.answerer.kafka_journal import KafkaJournal
+    from streams.kafka.answer_topics import ensure_answer_topics
     from streams.replay.service import ServiceArchive, append
 
     path, instead_of = str(options.budgets), options.instead_of
     with closing(FileArchive(path, config.timeout, writable=True)) as file:
         service = ServiceArchive(config)
+        has_answers = file.file.has_answers()
+        if has_answers:
+            ensure_answer_topics(config)  # it can be refused, so before anything is moved
         other = instead_of and bytes.fromhex(instead_of)
         for part in move(file, service, partial(append, config), instead_of=other, tell=note):
             heads = {"file_head": part.file_head.hex(), "head": part.head.hex()}
             fields = {"partition": part.partition, "records": part.records, **heads}
             show("moved_partition", fields, options.json)
+        if has_answers:
+            count = copy_answers(file.file, partial(KafkaJournal, config))
+            note(f"the service has {count} answers, and the journal of their runs")
         logs = {"from": file.topic.hex(), "to": service.topic.hex()}
     show("moved_file", logs, options.json)
     return Exit.OK

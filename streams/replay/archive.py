@@ -116,6 +116,10 @@ class Archive(Protocol):
         """Yield the published answers; none if they cannot be read."""
         return iter(())
 
+    def damaged_answers(self) -> Iterator[tuple[str, int]]:
+        """Yield the table and the offset of each damaged record of an answerer in a budget file."""
+        return iter(())
+
     def heads(self, partition: int) -> Sequence[StoredHead]:
         """Return the present head of each holder; ``lacking`` says why one is missing."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
@@ -17,6 +18,9 @@ from streams.sdk.budget_file import BudgetFile
 from streams.store.layout import Damaged, Meta
 from streams.store.snapshot import Snapshot
 from streams.store.stored_state import StoredState
+
+if TYPE_CHECKING:
+    from streams.answerer.published_answers import AnswerRecord
 
 
 class FileArchive(Archive):
@@ -66,6 +70,19 @@ class FileArchive(Archive):
                 position = record.offset + 1
         if topic == NORMS and position < extent.end:
             raise MissingRecord(partition, position)
+
+    def answers(self) -> Iterator[AnswerRecord]:
+        """Yield the answers in the file."""
+        from streams.answerer.file_journal import published_in
+        from streams.answerer.published_answers import distinct_answers
+
+        return distinct_answers(published_in(self.file))
+
+    def damaged_answers(self) -> Iterator[tuple[str, int]]:
+        """Yield the table and the offset of each damaged record of an answerer."""
+        from streams.answerer.file_journal import damaged_in
+
+        return damaged_in(self.file)
 
     def heads(self, partition: int) -> Sequence[StoredHead]:
         """Return the head of the state in the file."""

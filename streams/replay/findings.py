@@ -25,6 +25,7 @@ class Check(StrEnum):
     ODOMETER = "odometer"
     SIGNATURES = "signatures"  # of the records of the three topics above
     COST_TABLES = "cost-tables"  # the costs of roster steps, computed again
+    ANSWERS = "answers"  # an answerer's journal and answers in a budget file
     RECEIPT = "receipt"  # an earlier log
 
 

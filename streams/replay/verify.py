@@ -84,6 +84,8 @@ def verify(
         part.verify(progress)
         part.result.seconds = monotonic() - began
         parts.append(part.result)
+    for table, offset in archive.damaged_answers():
+        parts[0].add(Check.ANSWERS, DAMAGED, offset=offset, about={"table": table})
     return Verified(archive.topic, parts)
 
 

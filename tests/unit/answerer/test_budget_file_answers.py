@@ -9,7 +9,8 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import sleep
@@ -20,10 +21,11 @@ import msgspec
 import pytest
 
 from streams import FileProblem, Turnstile, UnusableFile
-from streams.answerer.file_journal import FileJournal, published_in
+from streams.answerer.file_journal import FileJournal, copy_answers, published_in
 from streams.answerer.journal import Superseded
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import AnswerRecord
-from streams.answerer.window_answering import Answering, opener
+from streams.answerer.window_answering import AlreadyAnswered, Answering, opener
 from streams.failures import Exit
 from streams.records import Charge, decode_request
 from streams.records.digests import charge_digest
@@ -92,8 +94,9 @@ class Budgets:
     def answers(self) -> dict[int, set[bytes]]:
         """Return the published answers by step."""
         found: dict[int, set[bytes]] = defaultdict(set)
-        for value in published_in(str(self.path), 30.0):
-            found[msgspec.json.decode(value)["step"]].add(value)
+        with closing(BudgetFile(str(self.path), 30.0, writable=False)) as file:
+            for value in published_in(file):
+                found[msgspec.json.decode(value)["step"]].add(value)
         return dict(found)
 
     def charges(self) -> dict[tuple[int, int], set[bytes]]:
@@ -204,6 +207,30 @@ def test_changed_record_is_damage_and_never_another_answer(
     assert_same(budgets, calm)
 
 
+@pytest.mark.parametrize("point", [12, 13, 20, 21, 22, 23, 30, 1000])
+def test_copied_journal_is_continued_elsewhere(calm: Budgets, budgets: Budgets, point: int) -> None:
+    budgets.live_until(point, COMMIT, is_after=True)
+    topics, before = MemoryTopics(), budgets.answers()
+    topics.answers = [("another/run", b"{}")] * 5  # offsets there are others
+    with closing(BudgetFile(str(budgets.path), 30.0)) as file:
+        for _ in range(2):  # an interrupted copy is repeated
+            assert copy_answers(file, partial(MemoryJournal, topics)) == len(before)
+    with Turnstile.open(budgets.path) as t:
+        other = replace(QUERIES, run="another")
+        if before:
+            with pytest.raises(AlreadyAnswered):
+                Answering(other, "x", opener(t, other, take_over=True), MemoryJournal(topics, "d"))
+        read(Answering(QUERIES, "x", opener(t, QUERIES), MemoryJournal(topics, "d")), INPUT)
+    found: dict[int, set[bytes]] = defaultdict(set)
+    for name, value in topics.answers:
+        if name == "d/r":
+            found[msgspec.json.decode(value)["step"]].add(value)
+    assert found.keys() == calm.answers().keys()
+    assert all(len(values) == 1 for values in found.values())
+    assert found.items() >= before.items()
+    assert (budgets.charges(), budgets.spent()) == (calm.charges(), calm.spent())
+
+
 # --- commands ---
 
 DAYS, USERS = 40, 12
@@ -258,16 +285,30 @@ def test_one_file_is_answered_shown_and_verified(folder: Path) -> None:
         assert (done.code, again.code, again.out) == (0, 0, "")
         assert shown.lines == done.lines
         assert [line["step"] for line in done.lines] == list(range(len(done.lines)))
+        explained = on(folder, "explain", "shop", "--user", "1").lines
+        assert explained[0]["query"] == "buyers"
         (folder / "budgets.db").chmod(0o400)
         assert on(folder, "answers", "shop", "--query", "none").lines == []
         assert on(folder, "answers", "shop", "--csv", str(folder / "answers.csv")).code == 0
         for arguments in (
             ["verify"],
-            ["explain", "shop", "--user", "1"],
             ["report", "shop", "--output", str(folder / "report.csv")],
             ["statement", "shop", "--delta", "1e-6"],
         ):
             assert on(folder, *arguments).code == 0, arguments
+
+
+@pytest.mark.parametrize("table", ["answers", "answers_state"])
+def test_verify_finds_a_damaged_answer_and_entry(folder: Path, table: str) -> None:
+    with patch.object(sqlite3, "connect", files.connect):
+        assert on(folder, *answered_by(folder)).code == 0
+        with closing(sqlite3.connect(folder / "budgets.db")) as database, database:
+            last = f"(SELECT max(offset) FROM {table})"
+            database.execute(f"UPDATE {table} SET value = zeroblob(9) WHERE offset = {last}")
+        done = on(folder, "verify")
+    assert done.code == Exit.REFUSED
+    found = [line for line in done.lines if line["type"] == "mismatch"]
+    assert [(line["check"], line["about"]) for line in found] == [("answers", {"table": table})]
 
 
 def test_file_without_answers_has_none_to_show(folder: Path) -> None:
@@ -290,18 +331,17 @@ def test_budget_file_has_no_topics_to_read_or_follow(
 @pytest.mark.process
 def test_killed_processes_answer_each_window_once(folder: Path) -> None:
     path, chance = folder / "budgets.db", Random(1)
+    budgets = Budgets(path)
     command = [sys.executable, "-m", "streams.cli", *answered_by(folder), "--budgets", str(path)]
     told: dict[int, set[str]] = defaultdict(set)
     kills = 0
     while True:
-        before = len(list(published_in(str(path), 30.0)))
+        before = len(budgets.answers())
         out = folder / f"{kills}.jsonl"
         with out.open("w") as output, subprocess.Popen([*command, "--json"], stdout=output) as life:
             if before < DAYS:
                 eventually(
-                    lambda before=before: (
-                        len(list(published_in(str(path), 30.0))) > before or life.poll() is not None
-                    )
+                    lambda before=before: len(budgets.answers()) > before or life.poll() is not None
                 )
                 sleep(chance.random() / 5)  # so that all moments of a step are equally likely
                 life.kill()
