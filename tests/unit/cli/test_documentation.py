@@ -133,6 +133,8 @@ def test_documented_shell_commands_parse(command) -> None:
         case ["python", "-m", "pip", "install", "-e", clone]:
             project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
             assert clone.removeprefix(".[").removesuffix("]") in project["optional-dependencies"]
+        case ["pip", "install", clone]:
+            assert set(re.findall(r"\w+", clone)) <= {"service", "local"}
         case ["python", "-m", "pip", "install", *packages]:  # the other tests need them, too
             assert all(distribution(package) for package in packages)
         case ["python", script, ">", _]:  # the tests of the examples run it
