@@ -110,6 +110,9 @@ class Archived(MemoryConnection):
         topic, partition, extent = place
         return self._stored(topic, partition, extent)
 
+    def damaged_answers(self) -> Iterator[tuple[str, int]]:
+        return iter(())
+
     def answers(self) -> Iterator[AnswerRecord]:
         return iter(self.published)
 
