@@ -10,6 +10,6 @@ PARTS_WITHOUT_SERVICE: Final = (
     *("filters", "recurring", "sdk", "files", "signatures", "memory", "reports"),
 )
 PARTS: Final = (
-    *("throughput", "dense", "latency", "rosters", "restore", "traces"),
+    *("throughput", "dense", "latency", "rosters", "restore", "traces", "collecting"),
     *PARTS_WITHOUT_SERVICE,
 )

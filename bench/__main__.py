@@ -13,6 +13,7 @@ from bench import (
     PARTS,
     PARTS_WITHOUT_SERVICE,
     budget_files,
+    collecting,
     filters,
     latency,
     memory,
@@ -46,6 +47,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, nargs="+", default=[1_000, 1_000_000, 10_000_000])
     parser.add_argument("--resident", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--restored", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--collected", type=int, nargs=2, default=[50_000, 1_000_000])
     parser.add_argument("--only", choices=PARTS, help="leave the other parts out")
     parser.add_argument("--out", type=Path, default=Path("out/benchmarks.md"))
     options = parser.parse_args()
@@ -84,9 +86,18 @@ def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
         if "traces" in parts:
             _say("Measuring traces")
             traced = tracing.measure(stack, options.steps // 2)
+        collected = []
+        if "collecting" in parts:
+            _say("Measuring norm events")
+            one, many = options.collected
+            collected = [
+                collecting.measure(stack, one, single=True),
+                collecting.measure(stack, many, single=False),
+            ]
     served = throughput_lines(rates) + dense_lines(dense) + latency_lines(latencies)
     served += rosters.lines(costs)
     served += restore.lines(restores, slowdown) + tracing.lines(traced)
+    served += collecting.lines(collected)
     return served
 
 

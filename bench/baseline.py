@@ -17,8 +17,8 @@ import redis.asyncio
 
 from bench.workload import Applied
 from streams.config import Config
-from streams.kafka.fenced_producer import send_in_batches
-from streams.kafka.publisher import KafkaPublisher
+from streams.kafka.fenced_producer import contents_of, queue_in_batches
+from streams.kafka.publisher import KafkaPublisher, published_form
 from streams.kafka.results import Origin
 from streams.kafka.topics import NORMS, ODOMETER
 from streams.ledger.ledger import Channel
@@ -93,7 +93,8 @@ class RawPipe:
         sent = await self._publisher.publish(0, answers)
         if odometers:
             producer, topic = self._publisher.producer, self._config.topic(ODOMETER)
-            sent += await send_in_batches(producer, topic, 0, odometers)
+            contents = contents_of(odometers, published_form(self._config))
+            sent += await queue_in_batches(producer, topic, 0, contents)
         task = asyncio.create_task(self._confirm(start, sent))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

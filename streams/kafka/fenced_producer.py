@@ -119,13 +119,7 @@ class KafkaFencedProducer(Transactions):
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records in one transaction; return when the broker has them."""
-        published = published_form(self._config)
-        contents = [
-            _content(output, packed, published)
-            for origin, group in outputs
-            for packed in [_ORIGIN.pack(*origin)]
-            for output in group
-        ]
+        contents = contents_of(outputs, published_form(self._config))
         place = self._topic, self._partition
         await self._transact(
             lambda: queue_in_batches(self._producer, *place, contents, self._signer)
@@ -167,6 +161,18 @@ async def queue_in_batches(
             batch.append(**record, timestamp=None)
     sent.append(await producer.send_batch(batch, topic, partition=partition))
     return sent
+
+
+def contents_of(
+    outputs: Sequence[tuple[Origin, Sequence[Output]]], published: Callable[[bytes], bytes]
+) -> list[Content]:
+    """Return outputs as Kafka stores them."""
+    return [
+        _content(output, packed, published)
+        for origin, group in outputs
+        for packed in [_ORIGIN.pack(*origin)]
+        for output in group
+    ]
 
 
 def _content(output: Output, origin: bytes, published: Callable[[bytes], bytes]) -> Content:
