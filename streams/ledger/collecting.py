@@ -90,13 +90,13 @@ class _Step:
     """The events of one step.
 
     Attributes:
-        norms: user -> norm, without users who were erased.
+        norms: user -> norm, without users who were erased; None: to be read from the blocks.
         events: the number of events, with those of users who were erased since.
         size: the size of their ids and norms in bytes.
     """
 
     def __init__(self) -> None:
-        self.norms: dict[User, float] = {}
+        self.norms: dict[User, float] | None = {}
         self.events = 0
         self.size = 0
 
@@ -111,8 +111,7 @@ class Collected(Tracked[EventBlock]):
 
     def norm_of(self, step: Address, user: User) -> float | None:
         """Return the collected norm of a user; None if there is none."""
-        found = self._steps.get(step)
-        return None if found is None else found.norms.get(user)
+        return self._norms(step).get(user) if step in self._steps else None
 
     def is_too_large(self, step: Address, most: int) -> bool:
         """Return whether a step has more than so many events, or too many bytes of them."""
@@ -126,7 +125,7 @@ class Collected(Tracked[EventBlock]):
         block = self._values.setdefault(address, EventBlock([], []))
         block.users.append(user)
         block.norms.append(norm)
-        found.norms[user] = norm
+        self._norms(step)[user] = norm
         found.events += 1
         found.size += _size_of(user)
         self._extend(address, _size_of(user))
@@ -139,12 +138,13 @@ class Collected(Tracked[EventBlock]):
 
     def erase(self, dataset: str, user: User) -> None:
         """Delete the norms of a user that runs of a dataset have collected."""
-        for step, found in self._steps.items():
-            if step[0] == dataset and found.norms.pop(user, None) is not None:
-                found.size += _size_of("") - _size_of(user)
+        for step in self._steps:
+            if step[0] == dataset and self._norms(step).pop(user, None) is not None:
                 address = next(each for each in self._blocks(step) if user in self[each].users)
-                at = self[address].users.index(user)
-                self[address].users[at], self[address].norms[at] = "", math.nan
+                block = self[address]
+                at = block.users.index(user)
+                block.users[at], block.norms[at] = "", math.nan
+                self._steps[step].size += _size_of("") - _size_of(user)
                 self._extend(address, 0)
 
     def drop(self, run: Address, up_to: int) -> None:
@@ -165,14 +165,21 @@ class Collected(Tracked[EventBlock]):
         if before is not None:
             step.events -= len(before.users)
             step.size -= before.size
-            for user, _ in before.rows():
-                del step.norms[user]
         if after is not None:
             step.events += len(after.users)
             step.size += after.size
-            step.norms.update(after.rows())
+        # In a restore a user can be in two blocks: one page is older than the user's erasure, and
+        # another one is newer than the user's next event. Deltas then change the older one.
+        step.norms = None
         if not step.events:
             del self._steps[address[:3]]
+
+    def _norms(self, step: Address) -> dict[User, float]:
+        """Return the norms of a step that has events, by user."""
+        found = self._steps[step]
+        if found.norms is None:
+            found.norms = dict(row for each in self._blocks(step) for row in self[each].rows())
+        return found.norms
 
     def _blocks(self, step: Address) -> list[Address]:
         """Return the addresses of a step's blocks, in the order of the log."""

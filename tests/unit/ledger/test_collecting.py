@@ -1,5 +1,7 @@
 """Norm events: what a run collects, what it rejects, and that a charge of it is a charge."""
 
+from itertools import product
+
 import msgspec
 import numpy as np
 import pytest
@@ -197,6 +199,43 @@ def test_a_collection_survives_a_new_attempt_and_a_restore(monkeypatch):
     log.hand_over(rebuilt(log.changes, 1, 0))
     assert not log.ledger.state.collected
     assert log.decide(attempt=2) == decision
+
+
+@pytest.mark.parametrize("is_merged", list(product([False, True], repeat=4)))
+def test_a_user_who_sends_again_after_an_erasure_counts_once_after_a_restore(
+    monkeypatch, is_merged
+):
+    """The user is in another block then, and any of the pages may be newer than the deltas."""
+    monkeypatch.setattr(collecting, "BLOCK", 1)
+    log = CollectingLog()
+    for user in range(3):
+        log.norm(user)
+    state, since = log.ledger.state, len(log.changes)
+    pages = {name: state.take_page(name) for name in state.unmerged()}
+    log.send(Erase(request="t", user=1, dataset="d"))
+    assert log.norm(1, 0.25) is None
+    newer = {f"collected:d/r/0/{number}": merged for number, merged in enumerate(is_merged)}
+    pages |= {name: state.take_page(name) for name, merged in newer.items() if merged}
+    restored = Ledger(0, 1)
+    restored.state.load(pages, log.changes[since:])
+    log.hand_over(restored)
+    assert log.norm(1, 0.5).reason == Reason.NORM_CHANGED
+    assert collected_of(log.decide()) == {0: 0.5, 2: 0.5, 1: 0.25}
+
+
+def test_an_erasure_and_an_event_in_one_batch_are_restored_in_any_order(monkeypatch):
+    """The delta has block 10 before block 2, by name."""
+    monkeypatch.setattr(collecting, "BLOCK", 1)
+    log = CollectingLog()
+    for user in range(10):
+        log.norm(user)
+    event = NormEvent(dataset="d", run="r", step=0, user=2, norm=0.25)
+    for record in map(encode, (Erase(request="t", user=2, dataset="d"), event)):
+        log.outputs.append(log.apply(record))
+        log.records.append(record)
+    log.changes.append(encode(log.ledger.state.take_delta()))
+    log.hand_over(rebuilt(log.changes, 1, 0))
+    assert log.norm(2, 0.5).reason == Reason.NORM_CHANGED
 
 
 def test_nothing_is_left_of_a_closed_run():
