@@ -74,11 +74,12 @@ class EventBlock(msgspec.Struct, array_like=True):
 
     users: list[User]
     norms: list[float]  # NaN: the user was erased, and the id is empty, as no id is
+    erased: int = 0  # the size of the ids of users who were erased
 
     @property
     def size(self) -> int:
-        """The size of the ids and norms in bytes."""
-        return sum(map(_size_of, self.users))
+        """The size of the ids and norms in bytes, with those of users who were erased."""
+        return sum(map(_size_of, self.users)) + self.erased
 
     def rows(self) -> Iterator[tuple[User, float]]:
         """Yield the users who were not erased, with their norms."""
@@ -144,7 +145,8 @@ class Collected(Tracked[EventBlock]):
                 block = self[address]
                 at = block.users.index(user)
                 block.users[at], block.norms[at] = "", math.nan
-                self._steps[step].size += _size_of("") - _size_of(user)
+                # The size stays: an erasure must not decide whether a step has too many norms.
+                block.erased += _size_of(user) - _size_of("")
                 self._extend(address, 0)
 
     def drop(self, run: Address, up_to: int) -> None:

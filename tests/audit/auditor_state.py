@@ -30,7 +30,7 @@ def home(user: User, partitions: int) -> int:
 class Collection:
     """The norms that count for a step, by user, in the order of the log.
 
-    The number of events counts erased users, too, and the octets those of their norms.
+    The number of events and the octets count those of erased users, too.
     """
 
     norms: dict[User, float] = field(default_factory=dict)
@@ -47,8 +47,7 @@ class Collection:
         return list(self.norms.items()), self.events, self.octets
 
     def erase(self, user: User) -> None:
-        if self.norms.pop(user, None) is not None:
-            self.octets -= octets_of(user)
+        self.norms.pop(user, None)
 
 
 def octets_of(user: User) -> int:

@@ -87,7 +87,7 @@ def collected_of(ledger: Ledger) -> dict[tuple[str, ...], Any]:
         steps = found.setdefault((*address,), (None, {}))[1]
         norms, events, octets = steps.get(int(step), ([], 0, 0))
         norms += [row for row in zip(block.users, block.norms, strict=True) if row[0] != ""]
-        octets += sum(8 + octets_of(user) for user in block.users)
+        octets += block.erased + sum(8 + octets_of(user) for user in block.users)
         steps[int(step)] = norms, events + len(block.users), octets
     return found
 

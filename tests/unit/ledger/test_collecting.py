@@ -270,6 +270,9 @@ def test_long_ids_count_towards_the_maximum(monkeypatch):
     log = CollectingLog(user_ids="string")
     assert log.norm("\u00fc" * 46) is None
     assert log.norm("a").reason == Reason.TOO_MANY_NORMS
+    log.send(Erase(request="t", user="\u00fc" * 46, dataset="d"))  # which frees no bytes
+    log.hand_over(rebuilt(log.changes, 1, 0))
+    assert log.decide().reason == Reason.TOO_MANY_NORMS
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp"])
