@@ -108,11 +108,33 @@ except Exception as error:
 """
 
 
+QUERIES = """
+dataset = "d"
+run = "daily"
+[input]
+user = "user"
+time = "day"
+start = 2026-01-01
+end = 2026-01-04
+[[query]]
+name = "users"
+kind = "distinct"
+window = "1d"
+noise = 100.0
+"""
+
+
 def test_a_client_needs_seven_packages(bare: Path, folder: Path) -> None:
     assert run([bare, "-c", CLIENT], folder) == "[False, True] [1]\nServiceUnavailable\n"
     turnstile = bare.with_name("turnstile")
     assert "halts" in run([turnstile, "--help"], folder)
-    for words in ("verify", "halts", "odometer --delta 1e-5", "dataset list", "runs", "report d"):
+    (folder / "daily.toml").write_text(QUERIES)
+    (folder / "daily.csv").write_text("user,day\n1,2026-01-01\n1,2026-01-03\n")
+    answer = "answer daily.toml --input daily.csv --take-over"
+    for words in (
+        *(answer, "answers d", "verify", "halts", "odometer --delta 1e-5", "dataset list", "runs"),
+        "report d",
+    ):
         command, *others = words.split()
         run([turnstile, command, *others, "--budgets", "budgets.db"], folder)
 
