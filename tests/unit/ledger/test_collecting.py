@@ -226,16 +226,16 @@ def test_a_user_who_sends_again_after_an_erasure_counts_once_after_a_restore(
 def test_an_erasure_and_an_event_in_one_batch_are_restored_in_any_order(monkeypatch):
     """The delta has block 10 before block 2, by name."""
     monkeypatch.setattr(collecting, "BLOCK", 1)
-    log = CollectingLog()
-    for user in range(10):
-        log.norm(user)
-    event = NormEvent(dataset="d", run="r", step=0, user=2, norm=0.25)
-    for record in map(encode, (Erase(request="t", user=2, dataset="d"), event)):
-        log.outputs.append(log.apply(record))
-        log.records.append(record)
+    log, about = Log(), {"dataset": "d", "run": "r", "step": 0}
+    log.create(user_ids="integer")
+    log.open(collect=CollectTerms(clip_norm=CLIP))
+    log.send(NormEvents(**about, users=list(range(10)), norms=[0.5] * 10))
+    for record in (Erase(request="t", user=2), NormEvent(**about, user=2, norm=0.25)):
+        log.apply(encode(record))
     log.changes.append(encode(log.ledger.state.take_delta()))
     log.hand_over(rebuilt(log.changes, 1, 0))
-    assert log.norm(2, 0.5).reason == Reason.NORM_CHANGED
+    rejected = answer_of(log.send(NormEvent(**about, user=2, norm=0.5)))
+    assert rejected.reason == Reason.NORM_CHANGED
 
 
 def test_nothing_is_left_of_a_closed_run():
