@@ -109,6 +109,13 @@ class Collected(Tracked[EventBlock]):
         super().__init__("collected", EventBlock)
         self._steps: dict[Address, _Step] = {}  # by (dataset, run, step)
         self._extended: set[Address] = set()  # blocks that are not encoded since their last event
+        self._erased: set[str] = set()  # blocks whose stored deltas or pages may have erased ids
+        self._merged: set[str] = set()  # of these, before the merge began
+
+    @property
+    def is_unmerged(self) -> bool:
+        """Return whether stored deltas and pages may still have the id of an erased user."""
+        return bool(self._erased)
 
     def norm_of(self, step: Address, user: User) -> float | None:
         """Return the collected norm of a user; None if there is none."""
@@ -148,6 +155,10 @@ class Collected(Tracked[EventBlock]):
                 # The size stays: an erasure must not decide whether a step has too many norms.
                 block.erased += _size_of(user) - _size_of("")
                 self._extend(address, 0)
+        # Also those of steps that were decided or given up since.
+        names = {self._name(each) for each in self._changed_pages if each[0] == dataset}
+        self._erased |= names
+        self._merged -= names
 
     def drop(self, run: Address, up_to: int) -> None:
         """Delete the events of a run's steps, up to this one."""
@@ -162,6 +173,22 @@ class Collected(Tracked[EventBlock]):
         self._extended.clear()
         return super().take_delta()
 
+    def unmerged(self) -> list[str]:
+        """Return the names of the blocks that changed since their page was taken."""
+        # The deltas of an erasure after this stay behind the merge.
+        self._merged = set(self._erased)
+        return super().unmerged()
+
+    def take_page(self, name: str) -> bytes | None:
+        """Return a block, None if it is deleted; from here on it counts as written."""
+        self._erased -= {name} & self._merged
+        return super().take_page(name)
+
+    def mark_all_written(self) -> None:
+        """Count every block as written."""
+        self._erased.clear()
+        super().mark_all_written()
+
     def _moves(self, address: Address, before: EventBlock | None, after: EventBlock | None) -> None:
         step = self._steps.setdefault(address[:3], _Step())
         if before is not None:
@@ -170,6 +197,8 @@ class Collected(Tracked[EventBlock]):
         if after is not None:
             step.events += len(after.users)
             step.size += after.size
+            if after.erased:
+                self._erased.add(self._name(address))
         # In a restore a user can be in two blocks: one page is older than the user's erasure, and
         # another one is newer than the user's next event. Deltas then change the older one.
         step.norms = None

@@ -159,6 +159,11 @@ class State:
         """The approximate size of changes and outputs since the last ``take_delta``, in bytes."""
         return self._put_out + sum(entries.changed_bytes for entries in self._kinds.values())
 
+    @property
+    def has_unmerged_erasures(self) -> bool:
+        """Return whether stored deltas and pages may still have the id of an erased user."""
+        return self.erased.is_unmerged or self.collected.is_unmerged
+
     def add_output_bytes(self, size: int) -> None:
         """Count the outputs of a record towards the size of the next write."""
         self._put_out += size

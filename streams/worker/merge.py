@@ -53,7 +53,7 @@ class Merger:
         users = sum(len(accounts) for accounts in self._ledger.state.datasets.values())
         large = max(MERGE_BYTES, MERGE_RATIO * BYTES_PER_USER * users)
         backlog = self._writer.backlog
-        if self._ledger.state.erased.is_unmerged or self._moved_on():
+        if self._ledger.state.has_unmerged_erasures or self._moved_on():
             return True
         return backlog.bytes > large or backlog.entries > MERGE_ENTRIES
 

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from streams.records import CloseRun, Erase
+from streams.records import CloseRun, CollectTerms, Erase, NormEvent
 from tests.unit.ledger.ledgers import Log
 from tests.unit.worker.test_ownership import Cluster, Worker
 
@@ -113,3 +113,46 @@ async def test_next_owner_deletes_an_erased_id():
         pass
     assert not cluster.names_the_user()
     await after.leave()
+
+
+def collect_again(log):
+    log.send(NormEvent(dataset="d", run="collects", step=0, user=OTHER, norm=0.5))
+
+
+def close_the_collecting_run(log):
+    log.send(CloseRun(dataset="d", run="collects", attempt=1, request="close"))
+
+
+@pytest.mark.parametrize("follow", [None, collect_again, close_the_collecting_run])
+@pytest.mark.parametrize(("erased_first", "changes_owner"), [(1, 0), (1, 1), (0, 0)])
+async def test_the_id_of_a_user_with_nothing_but_a_collected_norm_goes_at_once(
+    follow, erased_first, changes_owner
+):
+    cluster = Erased()
+    charge_the_next_step(cluster.log)  # now no decision names the user
+    cluster.append_all()
+    owner = Owner(cluster, "owner")
+    await owner.acquire()
+    await owner.decide()
+    async with owner.merging():
+        pass
+    assert not cluster.names_the_user()
+    new = f"{ERASED}7"  # who has no account
+    cluster.log.open(run="collects", collect=CollectTerms(clip_norm=1.0))
+    cluster.log.send(NormEvent(dataset="d", run="collects", step=0, user=new, norm=0.5))
+    cluster.append_all()
+    await owner.decide()
+    steps = [lambda log: log.send(Erase(request="g", user=new)), *filter(None, [follow])]
+    for step in steps if erased_first else reversed(steps):
+        step(cluster.log)
+    cluster.append_all()
+    await owner.decide()
+    assert cluster.names_the_user()
+    if changes_owner:
+        await owner.leave()
+        owner = Owner(cluster, "next")
+        await owner.acquire()
+    async with owner.merging():
+        pass
+    assert not cluster.names_the_user()
+    await owner.leave()
