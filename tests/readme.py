@@ -62,9 +62,18 @@ def blocks(text: str = PAGES) -> list[str]:
     return list(dict.fromkeys(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
 
 
+def code(text: str, language: str) -> list[str]:
+    """Every block in a language, or with none, in order."""
+    every = re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
+    return [block for found, block in every if found == language]
+
+
 def commands(text: str) -> list[list[str]]:
-    """Every command of every block for a shell, in order, as its words."""
-    lines = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).splitlines()
+    """Every command of every block for a shell, in order, as its words.
+
+    A backslash continues a line.
+    """
+    lines = "".join(code(text, "sh")).replace("\\\n", "").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 

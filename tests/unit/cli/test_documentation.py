@@ -21,6 +21,7 @@ from bench import PARTS
 from streams.cli.main import main, parse
 from streams.config import Config
 from streams.store.layout import KEYS, key_of
+from tests.integration.test_other_programs import PROGRAMS
 from tests.readme import DOCUMENTS, TOP, blocks, commands
 
 VENV = re.findall(r"^VENV +:= (\S+)", (TOP / "Makefile").read_text(), re.MULTILINE)[0]
@@ -139,6 +140,11 @@ def test_documented_shell_commands_parse(command) -> None:
             assert all(distribution(package) for package in packages)
         case ["python", script, ">", _]:  # the tests of the examples run it
             assert (TOP / script).exists()
+        case [
+            "kafka-console-producer.sh" | "kafka-console-consumer.sh" | "connect-standalone.sh",
+            *_,
+        ]:
+            assert command[0] in PROGRAMS  # test_other_programs runs the page's commands
         case ["curl", *arguments]:  # the tests of the gateway run the page
             assert arguments
         case ["kubectl", "apply", "-k", folder]:  # test_kubernetes builds it
