@@ -98,7 +98,7 @@ def blocks_of_several_datasets() -> list[str]:
 
 
 def blocks_of_a_file() -> list[str]:
-    """Budgets in a file; the tests of the SDK run it."""
+    """Budgets in a file; the tests of the SDK run them."""
     return [block for block in blocks() if "Turnstile.open(" in block]
 
 

@@ -62,22 +62,24 @@ _TITLES = {
     "norms": (
         "Requests",
         "All requests that can change a budget, in the order of their decisions. "
-        "This log is the source of truth. Records have no key; the sender selects the partition.",
+        "This log is the source of truth. Records of the type norm have the user as key; for all "
+        "others the sender selects the partition.",
     ),
     "halts": (
         "Answers",
         "Decisions with their HALT events, and the answers to all other requests. The "
         "answer to a record of partition p is in partition p. A record may appear more than "
         "once. Drop a record whose field `offset` is lower than the highest that you have seen "
-        "of its dataset, run and partition, or equal to it with the same `part` (`decision` has "
-        "none): a step that another attempt repeats is answered again, with the same offset. If "
-        "two different decisions of one step are in the topic, release nothing.",
+        "in its partition, or equal to it with the same `part` (most records have none): a step "
+        "that another attempt repeats is answered again, with the same offset. If two different "
+        "decisions of one step are in the topic, release nothing.",
     ),
     "odometer": (
         "Odometer records",
         "An upper bound on what each user has spent. The topic is "
-        "compacted: the newest record of a key remains. A record is in the partition of its "
-        "user, which is not the partition that the key hashes to.",
+        "compacted: the newest record of a key remains. A record without a value says that "
+        "the user of the key was erased. A record is in the partition of its user, which is not "
+        "the partition that the key hashes to.",
     ),
     "rejects": (
         "Rejected requests",

@@ -104,6 +104,8 @@ def _show_addresses(
         public = shlex.quote(roles["trainer"].removesuffix(".toml") + ".public")
         note(f"  {create} --allow $(cat {public}):charge,manage --config {roles['trainer']}")
         return
+    if options.data is None:
+        note("\nWhen this command ends, all budgets are deleted: --data DIR keeps them")
     note("\nFor other commands, in another terminal:")
     for name, value in (("KAFKA", stack.kafka), ("REDIS", stack.redis), ("PREFIX", config.prefix)):
         if value != Config.prefix:

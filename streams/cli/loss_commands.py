@@ -36,7 +36,7 @@ from streams.replay.log_replay import compared_at, in_words, unproven
 from streams.replay.report import Report, ReportRefused
 from streams.replay.report import report as report_of
 
-NOT_CHARGED = "Nothing was ever charged to this user."
+NOT_CHARGED = "Nothing was ever charged to this user. `turnstile rejects` has rejected requests."
 """The answer about users who exist and about users who do not."""
 
 

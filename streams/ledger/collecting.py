@@ -307,8 +307,8 @@ def check_charged(charge: Charge, terms: CollectTerms | None) -> None:
         raise _not_collecting(charge)
     if charge.mechanism != terms.mechanism or charge.clip_norm not in (None, terms.clip_norm):
         detail = (
-            f"run {charge.run!r} collects norms for {terms.mechanism} and clip_norm "
-            f"{terms.clip_norm}, not for {charge.mechanism} and {charge.clip_norm}"
+            f"run {charge.run!r} collects norms for mechanism {terms.mechanism} and clip_norm "
+            f"{terms.clip_norm}; the charge has {charge.mechanism} and {charge.clip_norm or 'none'}"
         )
         raise Rejection(Reason.COLLECT_CHANGED, detail)
 

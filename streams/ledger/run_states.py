@@ -121,7 +121,8 @@ def under_current_attempt(
     """
     attempt = 1 if request.attempt is UNSET else request.attempt
     if run is None or attempt > run.attempt:
-        detail = f"attempt {attempt} of run {request.run!r} was never opened"
+        which = "" if request.attempt is UNSET else f"attempt {attempt} of "
+        detail = f"{which}run {request.run!r} was never opened"
         raise Rejection(Reason.UNKNOWN_RUN, detail)
     if run.closed and not isinstance(request, CloseRun):
         raise Rejection(Reason.RUN_CLOSED, _is_closed(run))

@@ -309,7 +309,10 @@ Answer: TypeAlias = (
 
 
 class OdometerRecord(OfDataset, frozen=True, tag="odometer"):
-    """An upper bound on what a user has spent. It is published when it rises."""
+    """An upper bound on what a user has spent. It is published when it rises.
+
+    A user without a record has spent at most one ``odometer_step`` of the policy.
+    """
 
     user: IntegerUser | StringUser
     """The user whose budget it is."""

@@ -113,7 +113,10 @@ def _decode(value: bytes) -> Request | Signed:
         record = (_JSON_REQUEST if value[:1] == b"{" else _MSGPACK_REQUEST).decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _check_version(_version_of(value))  # a newer version may have fields unknown here
-        raise Rejection(Reason.MALFORMED, str(error)) from error
+        detail = str(error)
+        if not value.startswith(_MAPS):
+            detail = f"the record is neither a JSON object nor a MessagePack map ({detail})"
+        raise Rejection(Reason.MALFORMED, detail) from error
     _check_version(record.v)
     return record
 
@@ -163,6 +166,8 @@ def first_reserved(users: Sequence[User]) -> str | None:
     return next((user for user in strings if user.startswith(RESERVED)), None)
 
 
+_MAPS = (b"{", *(bytes([first]) for first in (*range(0x80, 0x90), 0xDE, 0xDF)))
+"""The first bytes of a JSON object, and of the maps of MessagePack."""
 _PACKED: dict[type[Request], dict[str, int]] = {
     Charge: {"users": 8, "norms": 8},
     NormEvents: {"users": 8, "norms": 8},

@@ -115,7 +115,10 @@ class RosterDecisionJson(RosterDecision, frozen=True, kw_only=True, tag="roster-
 
 
 class OdometerJson(answers.OdometerRecord, frozen=True, kw_only=True, tag="odometer"):
-    """An upper bound on what a user has spent. It is published when it rises."""
+    """An upper bound on what a user has spent. It is published when it rises.
+
+    A user without a record has spent at most one ``odometer_step`` of the policy.
+    """
 
     unit: Literal["rho", "mu", "nats per order", "epsilon", "steps"] | UnsetType = UNSET
     """The unit of ``bound``."""

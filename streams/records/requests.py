@@ -398,7 +398,8 @@ class Charge(OfRun, frozen=True, tag="charge"):
     this step alone."""
     collected: Literal[True] | UnsetType = UNSET
     """Charge the users whose norm events the partition has collected for this step. Then ``users``
-    and ``norms`` are empty, and the mechanism is that of the run's ``collect``."""
+    and ``norms`` are empty, ``mechanism`` has to be that of the run's ``collect``, and
+    ``clip_norm`` that or null."""
 
 
 class _OfStep(OfRun, frozen=True, kw_only=True):

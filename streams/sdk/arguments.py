@@ -379,8 +379,8 @@ def read_mechanism(
         )
     if not isinstance(mechanism, Mechanism) and clip_norm is None:
         raise InvalidRequest(
-            f"mechanism is {quoted(mechanism)}: a DpEvent states its noise as a multiple of the "
-            "clip norm. Give clip_norm as well, or a mechanism of accounting"
+            f"mechanism is {quoted(mechanism)}; it must be a mechanism of accounting, such as "
+            "accounting.PureDP(), or a DpEvent with clip_norm, the unit of its noise"
         )
     with invalid_requests():
         chosen = mechanism_from(mechanism, 1.0 if clip_norm is None else clip_norm)

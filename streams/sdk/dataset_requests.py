@@ -160,7 +160,10 @@ def _budget_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         argument = "budget"
         if budget is None:
             if epsilon is None or delta is None:
-                raise InvalidRequest("epsilon and delta belong together: give both")
+                raise InvalidRequest(
+                    "epsilon and delta belong together: give both. A budget of epsilon alone is "
+                    'one of pure DP: measure="pure-dp"'
+                )
             if row.per_order and orders is None:
                 fields["per_user_order"] = True
                 orders, budget = candidate_orders(epsilon, delta)

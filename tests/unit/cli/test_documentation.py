@@ -135,7 +135,10 @@ def test_documented_shell_commands_parse(command) -> None:
             project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
             assert clone.removeprefix(".[").removesuffix("]") in project["optional-dependencies"]
         case ["pip", "install", clone]:
-            assert set(re.findall(r"\w+", clone)) <= {"service", "local"}
+            project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+            assert set(re.findall(r"\w+", clone)) <= set(project["optional-dependencies"])
+        case ["python3", "-m", "venv", folder, "&&", ".", activate]:
+            assert activate == f"{folder}/bin/activate"
         case ["python", "-m", "pip", "install", *packages]:  # the other tests need them, too
             assert all(distribution(package) for package in packages)
         case ["python", script, ">", _]:  # the tests of the examples run it
