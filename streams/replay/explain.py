@@ -20,6 +20,7 @@ from accounting.costs.norm_levels import grid_norms
 from accounting.filters.roster_columns import HALTED
 from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets
+from streams.ledger.collecting import step_of
 from streams.ledger.ledger import Ledger
 from streams.ledger.tracked import Address
 from streams.ledger.validation import mechanism_of
@@ -37,7 +38,6 @@ from streams.records import (
     Halted,
     NormEvent,
     NormEvents,
-    Rejected,
     User,
     decode_answer,
     halt_reason,
@@ -219,8 +219,7 @@ class _Account:
         self._sampled: set[str] = set()  # outermost datasets with a sampled step of this user
         self._spent: dict[str, Units] = {}  # by dataset, after the last event
         self._positions: dict[Address, int] = {}  # by roster
-        # The user's norm that a run has collected, by (dataset, run) and step.
-        self._collected: dict[tuple[str, str, int], float] = {}
+        self._collected: dict[Address, float] = {}  # by step, the norm that a run has collected
         self._reasons: dict[Address, int] = {}  # by roster, why the user is halted
 
     def earlier(self, partition: int, offset: int) -> Iterator[AccountEvent]:
@@ -251,7 +250,7 @@ class _Account:
         """Return what a record has done to the user, if anything."""
         match applied.request:
             case NormEvent() | NormEvents() as sent:
-                self._note_norm(applied, sent)
+                self._note_norm(sent)
             case Charge() as charge if applied.is_first:
                 decision = applied.decision
                 place = self._place(charge, decision)
@@ -264,16 +263,11 @@ class _Account:
                 return self._enrolled(applied, enrol)
         return None
 
-    def _note_norm(self, applied: Applied, sent: NormEvent | NormEvents) -> None:
-        """Remember the norm of the user that a run collects for its next step."""
-        if isinstance(sent, NormEvents):
-            users, norms = UserIds.unpack(sent.users).tolist(), unpack_norms(sent.norms).tolist()
-        else:
-            users, norms = [sent.user], [sent.norm]
-        rejected = (msgspec.msgpack.decode(out.value, type=Rejected) for out in applied.outputs)
-        if self._user in users and not any(each.user == self._user for each in rejected):
-            step = (sent.dataset, sent.run, sent.step)
-            self._collected.setdefault(step, norms[users.index(self._user)])
+    def _note_norm(self, sent: NormEvent | NormEvents) -> None:
+        """Remember the norm of the user that a run collects, before its charge drops it."""
+        norm = self._ledger.state.collected.norm_of(step_of(sent), self._user)
+        if norm is not None:
+            self._collected[step_of(sent)] = norm
 
     def _place(self, charge: Charge, decision: Decision) -> int | None:
         """Return the position of the user among those of a charge; None if it is not there."""
@@ -296,7 +290,7 @@ class _Account:
             # Without the event in this log, what was granted stands for what was sent.
             among = int(np.count_nonzero(admitted[:place]))
             sent = float(unpack_norms(decision.norms)[among]) if admitted[place] else 0.0
-            norm = self._collected.pop((charge.dataset, charge.run, charge.step), sent)
+            norm = self._collected.pop(step_of(charge), sent)
         granted = norm
         clipped = np.flatnonzero(np.frombuffer(decision.clipped, dtype="<u4") == place)
         if len(clipped):

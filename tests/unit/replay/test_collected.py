@@ -10,7 +10,7 @@ import pytest
 
 from streams import CollectTerms
 from streams.ledger import outputs
-from streams.records import NormEvent, encode
+from streams.records import NormEvent, NormEvents, encode
 from streams.records.packing import pack_norms
 from streams.records.users import partitions_of
 from streams.replay.explain import AccountEvent, explain
@@ -80,6 +80,25 @@ def test_the_commands_show_the_same(pair: tuple[Archived, Archived]) -> None:
     for archived in pair:
         *_, summary = command_on(archived, "verify", "--json").lines
         assert (summary["fits"], summary["findings"]) == (True, 0)
+
+
+def test_only_the_norm_that_counts_is_explained() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("d", measure="zcdp", budget=0.1, user_ids="integer")
+    run = turnstile.run("d", "r", collect=CollectTerms(clip_norm=1.0))
+    turnstile.send_norms("d", "r", 1, [7], [0.75])
+    turnstile.erase(7, dataset="d")  # who has no account
+    records = (([7], []), ([7, 7], [-1.0, 0.25]), ([7], [0.5]))
+    for users, norms in records:
+        about = {"dataset": "d", "run": "r", "step": 1}
+        archived.apply(0, encode(NormEvents(**about, users=users, norms=norms)))
+    archived.apply(0, encode(NormEvent(dataset="d", run="r", step=3, user=7, norm=0.75)))
+    for _ in range(3):
+        run.charge_collected(noise_stddev=2.0)
+    turnstile.send_norms("d", "r", 3, [7], [0.5])
+    run.charge_collected(noise_stddev=2.0)
+    steps = [(event.step, event.norm) for event in explain(archived, 7, delta=1e-5).events]
+    assert steps == [(1, 0.25), (3, 0.5)]
 
 
 def test_norms_in_a_decision_are_verified() -> None:
