@@ -24,7 +24,7 @@ from streams.ledger.ledger import (
 )
 from streams.ledger.roster_members import Members
 from streams.ledger.validation import is_keyed_hash
-from streams.records import ERASED_STRING, User
+from streams.records import ERASED_STRING, User, encode
 from streams.replay.archive import Archive, HeadSource, StoredHead, UnreadableService
 from streams.replay.findings import Check, PartitionVerified
 from streams.replay.log_replay import NAMES
@@ -41,7 +41,8 @@ _UNUSABLE = (PartitionError, UnknownState, ValueError, LookupError, msgspec.Deco
 """The errors of a stored state that cannot be loaded."""
 _ENTRIES = (
     *("layout", "policies", "runs", "rosters", "separations", "participants"),
-    *("holds", "closed", "erasure", "erased", "access", "retired", "origin"),
+    *("collecting", "collected", "holds", "closed", "erasure", "erased", "access"),
+    *("retired", "origin"),
 )
 """The parts of a state that are mappings."""
 
@@ -169,13 +170,14 @@ def _differences(ours: Ledger, theirs: Ledger) -> Iterator[Difference]:
     for what in _ENTRIES:
         if what == "erasure" and not comparable:
             continue
-        names = ("dataset", "slot") if what == "erased" else ("dataset", "run", "place")
+        places = {"erased": ("dataset", "slot"), "collected": ("dataset", "run", "step", "block")}
+        names = places.get(what, ("dataset", "run", "place"))
         both = getattr(ours.state, what), getattr(theirs.state, what)
         for address in sorted(both[0].keys() | both[1].keys()):
             expected, found = (each.get(address) for each in both)
             if what == "erased" and not comparable:
                 expected, found = map(_unhashed, (expected, found))
-            if expected != found:
+            if encode(expected) != encode(found):  # NaN differs from itself
                 entries += 1
                 about = dict(zip(names, address, strict=False))
                 yield f"another entry of {what}", about, _plain(expected), _plain(found)

@@ -10,12 +10,15 @@ import pytest
 
 from streams import CollectTerms
 from streams.ledger import outputs
+from streams.ledger.collecting import EventBlock
+from streams.ledger.ledger import Delta
 from streams.records import NormEvent, NormEvents, encode
 from streams.records.packing import pack_norms
 from streams.records.users import partitions_of
 from streams.replay.explain import AccountEvent, explain
 from streams.replay.findings import Check
 from streams.replay.verify import verify
+from streams.store.layout import pack_change
 from tests.unit.replay.cli import command_on
 from tests.unit.replay.service import Archived, new_service
 
@@ -99,6 +102,28 @@ def test_only_the_norm_that_counts_is_explained() -> None:
     run.charge_collected(noise_stddev=2.0)
     steps = [(event.step, event.norm) for event in explain(archived, 7, delta=1e-5).events]
     assert steps == [(1, 0.25), (3, 0.5)]
+
+
+@pytest.mark.parametrize(
+    "lost", ["collecting:d/r", "collected:d/r/0/0", "collected:d/r/0/1", "another norm"]
+)
+def test_collected_norms_in_the_state_are_verified(lost: str) -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("d", measure="zcdp", budget=0.1, user_ids="integer")
+    turnstile.run("d", "r", collect=CollectTerms(clip_norm=1.0))
+    turnstile.send_norms("d", "r", 0, np.arange(1100), np.full(1100, 0.5))
+    turnstile.erase(7, dataset="d")
+    archived.apply(0, b"{")  # whose delta is empty, and replaced below
+    assert verify(archived).fits
+    kept = archived.kept[0]
+    block = archived.ledgers[0].state.collected["d", "r", "0", "1"]
+    forged = EventBlock(block.users, [0.25, *block.norms[1:]])
+    is_lost = lost != "another norm"
+    entry = {lost: encode(None)} if is_lost else {"collected:d/r/0/1": encode(forged)}
+    delta = Delta({name: msgspec.Raw(packed) for name, packed in entry.items()}, [])
+    kept.changes[-1:] = pack_change(kept.next - 1, kept.next, encode(delta))
+    (finding,) = verify(archived).findings
+    assert finding.check is Check.STATE
 
 
 def test_norms_in_a_decision_are_verified() -> None:
