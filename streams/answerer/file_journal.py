@@ -9,6 +9,8 @@ rejects every write.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from functools import cache
 
 import msgspec
 from msgspec.structs import replace
@@ -118,22 +120,22 @@ def copy_answers(file: BudgetFile, journal_of: Callable[[str], Journal]) -> int:
         UnusableFile: a record is damaged.
         JournalUnavailable: repeat the copy.
     """
-    journals: dict[str, Journal] = {}
+    if not file.has_answers():
+        return 0
     count = 0
-    try:
+    with ExitStack() as opened:
+
+        @cache
+        def journal(dataset: str) -> Journal:
+            return opened.enter_context(closing(journal_of(dataset)))
+
         for record in _records(file, ANSWERS_STATE, 0):
             entry = decode_entry(record.value, file.path)
-            journal = journals.get(entry.dataset) or journal_of(entry.dataset)
-            journals[entry.dataset] = journal
-            journal.append(replace(entry, answers_end=0))  # an offset in the file
+            journal(entry.dataset).append(replace(entry, answers_end=0))  # an offset in the file
         for record in _records(file, ANSWERS, 0):
-            assert record.key is not None
-            dataset, _, run = record.key.decode().partition("/")
-            journals[dataset].publish(record.value, run)
+            dataset, _, run = (record.key or b"").decode().partition("/")
+            journal(dataset).publish(record.value, run)
             count += 1
-    finally:
-        for journal in journals.values():
-            journal.close()
     return count
 
 

@@ -138,10 +138,10 @@ def import_file(options: argparse.Namespace, config: Config) -> int:
     """Move a budget file into a service that has no log yet.
 
     The service needs the number of partitions of the file, and no clients until the command has
-    ended. The file then refuses every charge. Answers and their journal are copied to the topics of
-    answerers. The command reads the log of the service and compares
-    its hash chain with the file. If it is interrupted, run it again. Datasets with an access list
-    then need `turnstile dataset access --copied-from` with the id that this command prints as from.
+    ended. The file then refuses every charge. Answers and their journal move to the topics of
+    answerers. The command reads the log of the service and compares its hash chain with the file.
+    If it is interrupted, run it again. Datasets with an access list then need `turnstile dataset
+    access --copied-from` with the id that this command prints as from.
     """
     from streams.answerer.file_journal import copy_answers
     from streams.answerer.kafka_journal import KafkaJournal
@@ -151,17 +151,15 @@ def import_file(options: argparse.Namespace, config: Config) -> int:
     path, instead_of = str(options.budgets), options.instead_of
     with closing(FileArchive(path, config.timeout, writable=True)) as file:
         service = ServiceArchive(config)
-        has_answers = file.file.has_answers()
-        if has_answers:
+        if file.file.has_answers():
             ensure_answer_topics(config)  # it can be refused, so before anything is moved
+        copy = partial(copy_answers, file.file, partial(KafkaJournal, config))
         other = instead_of and bytes.fromhex(instead_of)
-        for part in move(file, service, partial(append, config), instead_of=other, tell=note):
+        sender = partial(append, config)
+        for part in move(file, service, sender, copy=copy, instead_of=other, tell=note):
             heads = {"file_head": part.file_head.hex(), "head": part.head.hex()}
             fields = {"partition": part.partition, "records": part.records, **heads}
             show("moved_partition", fields, options.json)
-        if has_answers:
-            count = copy_answers(file.file, partial(KafkaJournal, config))
-            note(f"the service has {count} answers, and the journal of their runs")
         logs = {"from": file.topic.hex(), "to": service.topic.hex()}
     show("moved_file", logs, options.json)
     return Exit.OK

@@ -1,12 +1,14 @@
 """Moves a budget file into a service: its log becomes the log of the service.
 
-1. Check that the service has as many partitions as the file and no log yet, and that the log in the
-   file is the one that was applied.
+1. Check that the service has as many partitions as the file and no log yet, that the log in the
+   file is the one that was applied, and that no record of an answerer is damaged.
 2. Record in the file that its log moves to this service. From here on the file refuses every
    charge, so that no budget is spent in both.
-3. Append the records of the file to each partition of the log, in order. An interrupted move has
+3. Copy the answers and the journal of answerers. No answerer can charge in the service before the
+   next step, so none answers a window again whose answer is not copied yet.
+4. Append the records of the file to each partition of the log, in order. An interrupted move has
    appended some of them before: these are compared and skipped.
-4. Read the log of the service, and compare its hash chain with that of the file's records.
+5. Read the log of the service, and compare its hash chain with that of the file's records.
 
 An interruption before step 2 changes nothing. After that, the same command continues. The id of the
 log is a part of the hash chain, so the records in the file have one head under their own log and
@@ -21,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
 from streams.records.digests import HashChain, genesis
-from streams.replay.archive import Archive, ArchivedRecord, BrokenLog, CannotMove
+from streams.replay.archive import DAMAGED, Archive, ArchivedRecord, BrokenLog, CannotMove
 from streams.replay.file import FileArchive
 
 Append: TypeAlias = Callable[[int, Iterable[ArchivedRecord]], None]
@@ -42,6 +44,7 @@ def move(
     archive: Archive,
     append: Append,
     *,
+    copy: Callable[[], int],
     instead_of: bytes | None = None,
     tell: Callable[[str], None] = print,
 ) -> list[MovedPartition]:
@@ -51,12 +54,14 @@ def move(
         file: the file, writable.
         archive: the topics of the service.
         append: appends to the log of the service.
+        copy: copies answers and journal, if the file has any, and returns the number of answers.
         instead_of: the log of an earlier move that failed; it was deleted.
         tell: receives progress reports.
 
     Raises:
         CannotMove: it cannot be done as things are.
-        BrokenLog: the log in the file is not the one that was applied.
+        BrokenLog: the log in the file is not the one that was applied, or a record of an answerer
+            is damaged.
         UnreadableService: Kafka does not answer.
         UnusableFile: the file was moved into another service, or cannot be written.
     """
@@ -69,6 +74,8 @@ def move(
     tell(f"checking the log in the file: {file.partitions} partitions")
     for partition in range(file.partitions):
         _check_file(file, partition)
+    for table, offset in file.damaged_answers():
+        raise BrokenLog(f"offset {offset} of {table} in {file.file.path}: {DAMAGED}")
     is_resumed = file.file.moved_to() == archive.topic
     if not is_resumed and any(archive.extent(NORMS, p).end for p in range(file.partitions)):
         raise CannotMove(
@@ -77,9 +84,12 @@ def move(
     # Step 2.
     with file.file.moving(archive.topic, instead_of):
         tell(f"the file refuses charges: its log moves to {archive.topic.hex()}")
+        # Step 3.
+        if answers := copy():
+            tell(f"the service has {answers} answers, and the journal of their runs")
         moved = []
         for partition in range(file.partitions):
-            # Steps 3 and 4.
+            # Steps 4 and 5.
             moved.append(_moved(file, archive, append, partition))
             tell(f"partition {partition}: the service has {moved[-1].records} records")
     return moved

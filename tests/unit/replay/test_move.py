@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import numpy as np
 import pytest
 
 from streams import FileProblem, Turnstile, Unusable, UnusableFile
+from streams.answerer.file_journal import FileJournal, copy_answers
+from streams.answerer.journal import JournalEntry
+from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.failures import Exit
 from streams.records.digests import genesis
 from streams.replay.archive import ArchivedRecord, BrokenLog, CannotMove, UnreadableService
@@ -32,11 +36,13 @@ class Service:
     Attributes:
         fails_after: the number of records after which the broker is gone.
         archive: its topics and its state.
+        topics: those of answerers.
     """
 
     def __init__(self, partitions: int = P, **options: Any) -> None:
         self.archive = Archived(partitions, **options)
         self.fails_after = 10_000
+        self.topics = MemoryTopics()
 
     def append(self, partition: int, records: Iterable[ArchivedRecord]) -> None:
         for record in records:
@@ -65,9 +71,9 @@ def charge(t: Turnstile) -> bool:
 
 def moved(path: Path, service: Any, instead_of: bytes | None = None) -> list[MovedPartition]:
     with closing(FileArchive(str(path), 30.0, writable=True)) as file:
-        return move(
-            file, service.archive, service.append, instead_of=instead_of, tell=lambda _: None
-        )
+        copy = partial(copy_answers, file.file, partial(MemoryJournal, service.topics))
+        options: Any = {"copy": copy, "instead_of": instead_of, "tell": lambda _: None}
+        return move(file, service.archive, service.append, **options)
 
 
 def assert_refuses(path: Path) -> None:
@@ -92,6 +98,41 @@ def assert_continues(service: Service) -> None:
     with Turnstile(connection=service.archive) as t:
         assert t.run("d", "r").step == 2
         assert [charge(t) for _ in range(3)] == [True, True, False]
+
+
+def publish_answer(path: Path) -> None:
+    with closing(FileJournal(str(path), 30.0, "d")) as journal:
+        journal.append(JournalEntry("answered", "d", "r", 1, "owner", 0, answers_end=7))
+        journal.publish(b"answer", "r")
+
+
+def test_answers_and_journal_are_there_before_the_log(path: Path) -> None:
+    publish_answer(path)
+    service = Service()
+    service.fails_after = 0
+    with pytest.raises(UnreadableService):
+        moved(path, service)
+    assert service.topics.answers == [("d/r", b"answer")]
+    assert service.topics.entries == [JournalEntry("answered", "d", "r", 1, "owner", 0)]
+    service.fails_after = 10_000
+    moved(path, service)
+    assert_continues(service)
+    with pytest.raises(UnusableFile) as raised:
+        publish_answer(path)
+    assert raised.value.problem is FileProblem.MOVED
+
+
+@pytest.mark.parametrize("table", ["answers", "answers_state"])
+def test_file_with_a_damaged_answer_is_not_moved(path: Path, table: str) -> None:
+    publish_answer(path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"UPDATE {table} SET value = zeroblob(9)")
+    service = Service()
+    with pytest.raises(BrokenLog):
+        moved(path, service)
+    assert service.topics.answers == []
+    with Turnstile.open(path) as t:
+        assert charge(t)
 
 
 def test_moved_file_continues_in_the_service_and_nowhere_else(path: Path) -> None:
