@@ -9,7 +9,9 @@ without them is for a person to decide, so that no row decides whether anything 
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -56,7 +58,7 @@ class EventFile:
     """The events of a file, in the order of their times.
 
     Args:
-        path: the file; its suffix is one of FILE_SUFFIXES.
+        path: the file; its suffix is one of FILE_SUFFIXES, or one of these with .gz.
         query_file: names the columns; its input has an end.
 
     Attributes:
@@ -73,13 +75,19 @@ class EventFile:
         self._path, self._query_file = path, query_file
         self._roles = _roles_of(query_file)
         self._wanted = list(dict.fromkeys(column for column, _ in self._roles))
-        if path.suffix not in FILE_SUFFIXES:
+        is_packed = path.suffix == ".gz"
+        suffix = path.with_suffix("").suffix if is_packed else path.suffix
+        if suffix not in FILE_SUFFIXES:
             raise UnusableQueries(
-                f"{path} has an unknown suffix; it must be one of {', '.join(FILE_SUFFIXES)}"
+                f"{path} has an unknown suffix; it must be one of {', '.join(FILE_SUFFIXES)}, or "
+                "one of these with .gz"
             )
         try:
             data = path.read_bytes()
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            if is_packed:
+                data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error, ValueError) as error:
+            # ValueError: a NUL in the path; the others but OSError: it is no gzip file
             raise UnusableQueries(f"cannot read {path}: {error}") from error
         self.source = f"file:{hashlib.sha256(data).hexdigest()}"
         self.events: list[UserEvent] = []
@@ -87,7 +95,7 @@ class EventFile:
         self.incomplete: Counter[tuple[str, str]] = Counter()
         self._rows, self._first, self._seen = 0, dict[SkipReason, int](), set[str]()
         read = {".csv": self._csv, ".jsonl": self._json_lines, ".parquet": self._parquet}
-        self._take(read[path.suffix](data), query_file)
+        self._take(read[suffix](data), query_file)
 
     def _take(self, rows: Iterable[tuple[int, Row]], query_file: QueryFile) -> None:
         reader = EventReader(query_file.source)

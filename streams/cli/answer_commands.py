@@ -47,7 +47,7 @@ _MISSING_USERS: Final = (
     "answer",
     (*FILE_CLIENT, "health", "log_format"),
     arg("file QUERIES.toml", "the queries"),
-    arg("--input FILE", "past events: .csv, .jsonl or .parquet"),
+    arg("--input FILE", "past events: .csv, .jsonl or .parquet, also with .gz"),
     flag(
         "--check",
         "show the queries and their noise, and what of --input cannot be read or has no label; "

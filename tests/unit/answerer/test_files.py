@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -72,6 +73,18 @@ def parquet_file(path: Path, rows: list[dict[str, Any]]) -> None:
 
 WRITERS = {".csv": csv_file, ".jsonl": jsonl_file, ".parquet": parquet_file}
 Opened = Callable[..., EventFile]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_packed_file_is_the_file_that_was_packed(suffix: str, tmp_path: Path) -> None:
+    plain = tmp_path / f"events{suffix}"
+    WRITERS[suffix](plain, [{"u": 1, "t": "1970-01-01", "x": 1, "c": "a", "n": 1}])
+    packed = tmp_path / f"events{suffix}.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    found = [EventFile(path, QUESTIONS) for path in (plain, packed)]
+    assert found[0].source == found[1].source
+    assert len(found[0].events) == 1
+    assert found[0].events == found[1].events
 
 
 @pytest.fixture
@@ -190,6 +203,10 @@ def test_a_column_of_no_json_line_needs_no_acceptance(tmp_path: Path) -> None:
         ("x.csv", "u,t,x,c,n\n1,1970-01-01,1,a,1\n".encode("utf-16")),
         ("x.csv", "u,t,x,c,n,größe\n1,1970-01-01,1,a,1,1\n".encode("latin-1")),
         ("x.parquet", b"PAR1 this is none"),
+        ("x.gz", gzip.compress(b"a,b\n1,2\n")),
+        ("x.csv.gz", b"a,b\n1,2\n"),
+        ("x.csv.gz", gzip.compress(b"u,t,x,c,n\n1,1970-01-01,1,a,1\n")[:-12]),
+        ("x.csv.gz", gzip.compress(b"u,t,x,c,n\n1,1970-01-01,1,a,1\n").replace(b"\0", b"\1")),
         ("none/x.csv", None),
     ],
 )
