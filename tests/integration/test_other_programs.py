@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from streams.records.users import partitions_of
 from tests.integration.service import Service, ServiceFactory
 from tests.integration.test_outputs import raw
 from tests.readme import TOP, code, page
-from tests.waiting import HANGS_AFTER, eventually
+from tests.waiting import eventually
 
 PAGE = page("budgets/other-programs")
 PROGRAMS = {
@@ -174,28 +174,65 @@ def test_a_faust_agent_prints_each_halt_once_through_a_takeover(
     start_service: ServiceFactory, tmp_path: Path
 ) -> None:
     with start_service() as service:
-        environ = {
-            **os.environ,
-            "TURNSTILE_KAFKA": service.kafka,
-            "TURNSTILE_PREFIX": service.prefix,
-        }
         halted = halt_through_a_takeover(service)
-        printed = tmp_path / "printed"
-        with printed.open("w") as output:
-            agent = subprocess.Popen(
-                [sys.executable, str(TOP / "examples" / "faust_halts.py")],
-                cwd=tmp_path,
-                env=environ,
-                stdout=output,
-            )
-            try:
-                wanted = sorted(f"d {step} {user} budget" for step, user in halted)
-                eventually(lambda: set(wanted) <= set(printed.read_text().splitlines()))
-            finally:
-                agent.terminate()
-                assert agent.wait(HANGS_AFTER) == 0
-        lines = printed.read_text().splitlines()
+        wanted = sorted(f"d {step} {user} budget" for step, user in halted)
+        program = [sys.executable, str(TOP / "examples" / "faust_halts.py")]
+        settings = {"TURNSTILE_KAFKA": service.kafka, "TURNSTILE_PREFIX": service.prefix}
+        lines = printed(
+            program, tmp_path, {**os.environ, **settings}, lambda lines: set(wanted) <= set(lines)
+        )
         assert sorted(line for line in lines if line.startswith("d ")) == wanted
+
+
+def test_a_streams_program_counts_each_halt_once_through_a_takeover(
+    start_service: ServiceFactory, scripts: Path, tmp_path: Path
+) -> None:
+    with start_service() as service:
+        halted = halt_through_a_takeover(service)
+        # The program counts both datasets in one partition, and these HALTs are the last ones.
+        last = next(
+            name
+            for name in (f"last-{number}" for number in range(100))
+            if len(set(partitions_of(["d", name], service.partitions))) == 1
+        )
+        charge_too_much(service, last)
+        shutil.copytree(TOP / "examples" / "java", tmp_path / "java")
+        command = next(line for line in code(PAGE, "sh") if "CountHalts" in line)
+        arguments = f"{service.kafka} {service.prefix}"
+        lines = printed(
+            ["bash", "-euc", "exec " + command.replace("localhost:9092", arguments)],
+            tmp_path / "java",
+            environment(scripts),
+            lambda lines: f"{last} {len(METERS)}" in lines,
+        )
+        counts = [line for line in lines if line.startswith("d ")]
+        assert counts == [f"d {count}" for count in range(1, len(halted) + 1)]
+
+
+def printed(
+    program: list[str],
+    directory: Path,
+    environ: dict[str, str],
+    is_complete: Callable[[list[str]], bool],
+) -> list[str]:
+    """Run a program until it has printed everything; return the lines."""
+    path = directory / "printed"
+    with path.open("w") as output:
+        running = subprocess.Popen(program, cwd=directory, env=environ, stdout=output)
+
+        def has_printed() -> bool:
+            assert running.poll() is None, "the program ended"
+            return is_complete(path.read_text().splitlines())
+
+        try:
+            eventually(has_printed)
+        except BaseException:
+            print(path.read_text()[-4000:])
+            raise
+        finally:
+            running.terminate()
+            running.wait()
+    return path.read_text().splitlines()
 
 
 def halt_through_a_takeover(service: Service) -> list[tuple[int, str]]:
@@ -204,23 +241,31 @@ def halt_through_a_takeover(service: Service) -> list[tuple[int, str]]:
     Returns:
         the step and the user of every HALT event, each once.
     """
-    service.client.create_dataset("d", measure="zcdp", budget=0.5, user_ids="string")
-    run = service.client.run("d", "r")
     halted: list[tuple[int, str]] = []
 
-    def charge() -> None:
-        decision = run.charge(METERS, [2.0] * len(METERS), noise_stddev=1.0)
-        halted.extend((decision.step, user) for user in METERS)
-
     def has_repeats() -> bool:
-        charge()
+        halted.extend(charge_too_much(service, "d"))
         service.stack.workers[-1].kill()  # before it deletes what it has published
         service.stack.start_worker()
-        charge()
+        halted.extend(charge_too_much(service, "d"))  # behind every repeat
         values = (raw(service, "halts", partition) for partition in range(service.partitions))
-        return all(len(set(each)) < len(each) for each in values)
+        return all(has_decided_twice(each) for each in values)
 
     eventually(has_repeats)
-    charge()  # behind every repeat
     service.settle()
     return halted
+
+
+def has_decided_twice(values: list[bytes]) -> bool:
+    """Return whether a decision with HALT events is published twice."""
+    decisions = [value for value in values if b'"halted":[{' in value]
+    return len(set(decisions)) < len(decisions)
+
+
+def charge_too_much(service: Service, dataset: str) -> list[tuple[int, str]]:
+    """Charge a step that halts all users; return the step with each user."""
+    service.client.create_dataset(dataset, measure="zcdp", budget=0.5, user_ids="string")
+    run = service.client.run(dataset, "r")
+    decision = run.charge(METERS, [2.0] * len(METERS), noise_stddev=1.0)
+    assert not any(decision.admitted)
+    return [(decision.step, user) for user in METERS]

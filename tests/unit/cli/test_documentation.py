@@ -148,6 +148,8 @@ def test_documented_shell_commands_parse(command) -> None:
             *_,
         ]:
             assert command[0] in PROGRAMS  # test_other_programs runs the page's commands
+        case ["mvn", *arguments]:  # test_other_programs runs it
+            assert arguments
         case ["curl", *arguments]:  # the tests of the gateway run the page
             assert arguments
         case ["kubectl", "apply", "-k", folder]:  # test_kubernetes builds it
