@@ -7,6 +7,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log"
 	"os"
 	"time"
@@ -37,18 +38,15 @@ func charge(arguments []string) error {
 		return err
 	}
 	defer client.Close()
-	err = client.CreateDataset(ctx, turnstile.Policy{
-		Dataset:      "from-go",
-		Partitions:   client.Partitions,
-		Measure:      "gdp",
-		Budget:       []int64{unit}, // mu squared = 1
-		OdometerStep: []int64{unit / 8},
-		UserIDs:      "integer",
-	})
-	if err != nil {
+	if err := chargeUsers(ctx, client); err != nil {
 		return err
 	}
-	run, err := client.OpenRun(ctx, "from-go", "example")
+	return chargeSenders(ctx, client)
+}
+
+// chargeUsers charges users whose norms the program knows.
+func chargeUsers(ctx context.Context, client *turnstile.Client) error {
+	run, err := open(ctx, client, "from-go", "integer", nil)
 	if err != nil {
 		return err
 	}
@@ -70,4 +68,49 @@ func charge(arguments []string) error {
 		}
 	}
 	return run.Close(ctx)
+}
+
+// chargeSenders charges users who sent their norms.
+func chargeSenders(ctx context.Context, client *turnstile.Client) error {
+	run, err := open(ctx, client, "events-from-go", "string", &turnstile.Collect{ClipNorm: 1})
+	if err != nil {
+		return err
+	}
+	sent := map[string]float64{}
+	for user := 1; user <= 8; user++ {
+		sent[fmt.Sprintf("meter-%d", user)] = float64(user) / 8
+	}
+	for range 2 {
+		step := run.Step
+		if err := run.SendNorms(ctx, sent); err != nil {
+			return err
+		}
+		granted, err := run.ChargeCollected(ctx, 1.0)
+		if err != nil {
+			return err
+		}
+		told := map[string]any{"step": step, "norms": granted}
+		if err := json.NewEncoder(os.Stdout).Encode(told); err != nil {
+			return err
+		}
+	}
+	return run.Close(ctx)
+}
+
+// open creates a dataset with a budget of mu squared = 1, and opens a run of it.
+func open(
+	ctx context.Context, client *turnstile.Client, dataset, userIDs string, collect *turnstile.Collect,
+) (*turnstile.Run, error) {
+	err := client.CreateDataset(ctx, turnstile.Policy{
+		Dataset:      dataset,
+		Partitions:   client.Partitions,
+		Measure:      "gdp",
+		Budget:       []int64{unit},
+		OdometerStep: []int64{unit / 8},
+		UserIDs:      userIDs,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return client.OpenRun(ctx, dataset, "example", collect)
 }

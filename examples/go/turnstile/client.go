@@ -9,10 +9,12 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -26,7 +28,7 @@ type Client struct {
 	// Partitions says over how many partitions users are spread.
 	Partitions int32
 
-	kafka                 *kgo.Client
+	kafka, events         *kgo.Client
 	norms, halts, rejects string
 }
 
@@ -48,6 +50,12 @@ type Run struct {
 	Step int64
 
 	client *Client
+}
+
+// Collect has the terms of a run that collects the norms of its steps.
+type Collect struct {
+	// ClipNorm is the largest norm that a user may send.
+	ClipNorm float64 `json:"clip_norm"`
 }
 
 // Refused is the error of a request that a worker did not apply.
@@ -89,11 +97,27 @@ func Open(ctx context.Context, brokers []string, prefix string) (*Client, error)
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(kgo.NoCompression()),
 	)
-	return c, err
+	if err != nil {
+		return nil, err
+	}
+	// Norm events have keys, which the default partitioner hashes as Kafka's clients for Java do.
+	c.events, err = kgo.NewClient(
+		kgo.SeedBrokers(brokers...),
+		kgo.DefaultProduceTopic(c.norms),
+		kgo.ProducerBatchCompression(kgo.NoCompression()),
+	)
+	if err != nil {
+		c.kafka.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // Close disconnects.
-func (c *Client) Close() { c.kafka.Close() }
+func (c *Client) Close() {
+	c.events.Close()
+	c.kafka.Close()
+}
 
 // CreateDataset fixes a policy everywhere. The same one again is fine.
 func (c *Client) CreateDataset(ctx context.Context, policy Policy) error {
@@ -104,7 +128,9 @@ func (c *Client) CreateDataset(ctx context.Context, policy Policy) error {
 }
 
 // OpenRun begins a run, or resumes it behind the last step that was decided everywhere.
-func (c *Client) OpenRun(ctx context.Context, dataset, name string) (*Run, error) {
+//
+// With terms in collect, the run decides over the norms that users send. Without, collect is nil.
+func (c *Client) OpenRun(ctx context.Context, dataset, name string, collect *Collect) (*Run, error) {
 	token, attempt := newToken(), int64(0) // 0: the next one
 	asked := c.everyPartition()
 	opened := map[int32]answer{}
@@ -112,6 +138,9 @@ func (c *Client) OpenRun(ctx context.Context, dataset, name string) (*Run, error
 		request := map[string]any{
 			"v": version, "type": "open-run", "dataset": dataset, "run": name,
 			"attempt": attempt, "request": token,
+		}
+		if collect != nil {
+			request["collect"] = collect
 		}
 		found, err := c.ask(ctx, only(asked, request), func(a answer) bool {
 			return a["request"] == token
@@ -156,16 +185,9 @@ func (r *Run) Charge(ctx context.Context, users []int64, norms []float64, noise 
 		for _, place := range places[partition] {
 			here, their = append(here, users[place]), append(their, norms[place])
 		}
-		requests[partition] = map[string]any{
-			"v": version, "type": "charge", "dataset": r.Dataset, "run": r.Name,
-			"attempt": r.Attempt, "step": r.Step, "users": here, "norms": their,
-			"mechanism": "gaussian", "scale": noise,
-		}
+		requests[partition] = r.charge(here, their, noise)
 	}
-	found, err := r.client.ask(ctx, requests, func(a answer) bool {
-		return a["run"] == r.Name && a["dataset"] == r.Dataset && a["digest"] != nil &&
-			number(a["attempt"]) == r.Attempt && number(a["step"]) == r.Step
-	})
+	found, err := r.client.ask(ctx, requests, r.isDecision)
 	if err != nil {
 		return nil, err
 	}
@@ -182,6 +204,64 @@ func (r *Run) Charge(ctx context.Context, users []int64, norms []float64, noise 
 	}
 	r.Step++
 	return admitted, nil
+}
+
+// SendNorms publishes the norms of users for the next step, one event for each user.
+//
+// It stands for the users' own programs, which need nothing but a Kafka client.
+func (r *Run) SendNorms(ctx context.Context, norms map[string]float64) error {
+	records := []*kgo.Record{}
+	for user, norm := range norms {
+		value, err := json.Marshal(map[string]any{
+			"type": "norm", "dataset": r.Dataset, "run": r.Name, "step": r.Step, "user": user, "norm": norm,
+		})
+		if err != nil {
+			return err
+		}
+		records = append(records, &kgo.Record{Key: []byte(user), Value: value})
+	}
+	return r.client.events.ProduceSync(ctx, records...).FirstErr()
+}
+
+// ChargeCollected decides one Gaussian step over the norms that have arrived.
+//
+// It returns the admitted users, whose ids are strings, with the norms to which their contributions
+// must be clipped.
+func (r *Run) ChargeCollected(ctx context.Context, noise float64) (map[string]float64, error) {
+	request := r.charge([]int64{}, []float64{}, noise)
+	request["collected"] = true
+	found, err := r.client.ask(ctx, r.client.everywhere(request), r.isDecision)
+	if err != nil {
+		return nil, err
+	}
+	granted := map[string]float64{}
+	for partition, decision := range found {
+		users, readable := decision["collected"].([]any)
+		norms, err := normsOf(decision["norms"])
+		if !readable || err != nil || len(norms) != len(users) {
+			return nil, fmt.Errorf("partition %d did not decide over strings and their norms", partition)
+		}
+		for place, user := range users {
+			granted[fmt.Sprint(user)] = norms[place]
+		}
+	}
+	r.Step++
+	return granted, nil
+}
+
+// charge makes the request for one partition.
+func (r *Run) charge(users []int64, norms []float64, noise float64) map[string]any {
+	return map[string]any{
+		"v": version, "type": "charge", "dataset": r.Dataset, "run": r.Name,
+		"attempt": r.Attempt, "step": r.Step, "users": users, "norms": norms,
+		"mechanism": "gaussian", "scale": noise,
+	}
+}
+
+// isDecision says whether an answer decides the step that is charged.
+func (r *Run) isDecision(a answer) bool {
+	return a["run"] == r.Name && a["dataset"] == r.Dataset && a["digest"] != nil &&
+		number(a["attempt"]) == r.Attempt && number(a["step"]) == r.Step
 }
 
 // Close ends the run for good.
@@ -291,6 +371,33 @@ func flagsOf(value any, count int) ([]bool, error) {
 		return nil, errors.New("no flags")
 	}
 	return flags, nil
+}
+
+// normsOf reads norms: a list, or little-endian float64 in base64 for more than 1,024 users.
+func normsOf(value any) ([]float64, error) {
+	norms := []float64{}
+	switch found := value.(type) {
+	case []any:
+		for _, each := range found {
+			read, _ := each.(json.Number)
+			norm, err := read.Float64()
+			if err != nil {
+				return nil, err
+			}
+			norms = append(norms, norm)
+		}
+	case string:
+		packed, err := base64.StdEncoding.DecodeString(found)
+		if err != nil || len(packed)%8 != 0 {
+			return nil, errors.New("no norms")
+		}
+		for ; len(packed) > 0; packed = packed[8:] {
+			norms = append(norms, math.Float64frombits(binary.LittleEndian.Uint64(packed)))
+		}
+	default:
+		return nil, errors.New("no norms")
+	}
+	return norms, nil
 }
 
 // number reads a whole number; -1 if there is none.
