@@ -51,6 +51,7 @@ _REPEATED = {"dataset", "run", "attempt", "step", "request"}
 _OUTPUT_BYTES = 64  # of what surrounds a key and a value
 MAX_PART_BYTES = 1_000_000
 """The maximum size of a decision's part in either form: brokers take such records by default."""
+_MAX_ATTEMPT = 2**63 - 1
 _HALTED_USERS = 2**13
 """The maximum per record: ids of 256 characters of up to four bytes each take 8 MiB."""
 
@@ -108,15 +109,17 @@ def answer_to(request: Request, answer: bytes) -> Output:
 
 def decided(request: Charge | ChargeRoster, decision: Decision | RosterDecision) -> list[Output]:
     """Return the decision about a step, in as many records as it needs."""
-    packed = encode(decision)
+    # A repeated step has the same parts under any attempt, so their sizes are those of the largest.
+    largest = msgspec.structs.replace(decision, attempt=_MAX_ATTEMPT)
     # JSON takes at most six times as many bytes: one control character becomes six.
-    if isinstance(decision, RosterDecision) or 6 * len(packed) <= MAX_PART_BYTES:
-        return [answer_to(request, packed)]
-    parts = list(_parts(decision, 0, decision.users))
+    if isinstance(largest, RosterDecision) or 6 * len(encode(largest)) <= MAX_PART_BYTES:
+        return [answer_to(request, encode(decision))]
+    parts = list(_parts(largest, 0, largest.users))
     if len(parts) == 1:
-        return [answer_to(request, packed)]
+        return [answer_to(request, encode(decision))]
+    about = {"attempt": decision.attempt, "parts": len(parts)}
     return [
-        answer_to(request, encode(msgspec.structs.replace(part, part=number, parts=len(parts))))
+        answer_to(request, encode(msgspec.structs.replace(part, part=number, **about)))
         for number, part in enumerate(parts)
     ]
 

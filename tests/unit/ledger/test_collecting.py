@@ -9,7 +9,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from streams.ledger import collecting
+from streams.ledger import collecting, outputs
 from streams.ledger.ledger import Channel, Ledger
 from streams.ledger.outputs import MAX_PART_BYTES, decided, joined
 from streams.records import (
@@ -156,6 +156,24 @@ def test_a_repeated_charge_returns_the_decision_with_its_norms():
     again = log.decide()
     assert again == first
     assert log.spent().keys() == {1}
+
+
+def test_a_charge_that_a_later_attempt_repeats_has_the_same_parts(monkeypatch):
+    """Otherwise followers would take the parts for decisions that contradict each other."""
+    log = CollectingLog()
+    for user in range(20):
+        log.norm(user, user / 20)
+    decision = log.decide()
+    charge = Charge(dataset="d", run="r", attempt=1, step=0, users=[], norms=[], scale=1.0)
+    later = msgspec.structs.replace(decision, attempt=2**62)
+    for most in range(300, 600):
+        monkeypatch.setattr(outputs, "MAX_PART_BYTES", most)
+        first, again = (
+            [decode_answer(output.value) for output in decided(charge, each)]
+            for each in (decision, later)
+        )
+        assert again == [msgspec.structs.replace(part, attempt=2**62) for part in first]
+        assert {part.attempt for part in first} == {1}
 
 
 def test_a_step_that_is_given_up_drops_its_norms():
