@@ -131,6 +131,17 @@ def test_several_events_in_one_record_are_rejected_alone(log):
     assert collected_of(log.decide(1, attempt=2)) == {HERE[2]: 0.5, HERE[3]: 0.1, HERE[5]: 0.5}
 
 
+def test_events_are_rejected_alone_wherever_they_are(monkeypatch):
+    monkeypatch.setattr(collecting, "_TOGETHER", 3)
+    for count, bad in product(range(8), range(8)):
+        log = CollectingLog()
+        norms = [-1.0 if user in (bad, 5) else 0.5 for user in range(count)]
+        record = NormEvents(dataset="d", run="r", step=0, users=list(range(count)), norms=norms)
+        rejects = [msgspec.msgpack.decode(out.value, type=Rejected) for out in log.send(record)]
+        assert [each.user for each in rejects] == [u for u in range(count) if norms[u] < 0]
+        assert collected_of(log.decide()) == {u: 0.5 for u in range(count) if norms[u] > 0}
+
+
 def test_a_record_has_a_maximum_of_events(log):
     count = 2**16 + 1
     record = NormEvents(
