@@ -281,6 +281,8 @@ def reject(
     """
     dataset, run, *_ = (*(request.address if request else ()), None, None)
     attempt, step, token = (getattr(request, name, None) for name in ("attempt", "step", "request"))
+    if attempt is UNSET:  # of a norm event
+        attempt = None
     user: User | UnsetType = request.user if isinstance(request, NormEvent) else UNSET
     if rejection.reason is Reason.USER_ERASED:  # outputs have no id of an erased user
         value, user = b"", UNSET

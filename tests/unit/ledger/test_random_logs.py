@@ -1,10 +1,12 @@
 """Ledger, auditor and every later owner agree about random logs."""
 
+from itertools import chain
 from random import Random
 
 import pytest
 
 from streams.ledger import collecting, outputs
+from streams.records.json_outputs import to_json, to_msgpack
 from tests.audit import auditor_charges
 from tests.unit.ledger.ledgers import MergingWorker, rebuilt
 from tests.unit.ledger.random_logs import RandomLog
@@ -18,10 +20,13 @@ def test_every_owner_decides_as_the_auditor_does(seed, monkeypatch):
     """Half of the logs collect norms, and publish decisions in parts."""
     collects = seed % 2 == 1
     monkeypatch.setattr(outputs, "MAX_PART_BYTES", 500 if collects else outputs.MAX_PART_BYTES)
+    monkeypatch.setattr(collecting, "BLOCK", 2)
     monkeypatch.setattr(collecting, "MAX_COLLECTED", 6)
     monkeypatch.setattr(auditor_charges, "_MOST_COLLECTED", 6)
     log = RandomLog(seed, collects=collects).grow(180 if seed < 4 else 400)
     log.audit()
+    for output in chain.from_iterable(log.outputs):
+        assert to_msgpack(to_json(output.value)) == output.value
     worker = MergingWorker(Random(seed))
     for offset, (record, published) in enumerate(zip(log.records, log.outputs, strict=True)):
         assert worker.ledger.apply(offset, record) == published
