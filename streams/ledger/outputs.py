@@ -42,7 +42,7 @@ from streams.records import (
     odometer_key,
     tombstone,
 )
-from streams.records.json_outputs import to_json
+from streams.records.json_outputs import LISTED, to_json
 from streams.records.packing import pack_bits, unpack_bits
 from streams.records.users import UserIds
 
@@ -51,6 +51,7 @@ _REPEATED = {"dataset", "run", "attempt", "step", "request"}
 _OUTPUT_BYTES = 64  # of what surrounds a key and a value
 MAX_PART_BYTES = 1_000_000
 """The maximum size of a decision's part in either form: brokers take such records by default."""
+_EVENT_BYTES = 256  # of a HALT event in JSON, with the name of a budget, without the id
 _MAX_ATTEMPT = 2**63 - 1
 _HALTED_USERS = 2**13
 """The maximum per record: ids of 256 characters of up to four bytes each take 8 MiB."""
@@ -111,8 +112,12 @@ def decided(request: Charge | ChargeRoster, decision: Decision | RosterDecision)
     """Return the decision about a step, in as many records as it needs."""
     # A repeated step has the same parts under any attempt, so their sizes are those of the largest.
     largest = msgspec.structs.replace(decision, attempt=_MAX_ATTEMPT)
-    # JSON takes at most six times as many bytes: one control character becomes six.
-    if isinstance(largest, RosterDecision) or 6 * len(encode(largest)) <= MAX_PART_BYTES:
+    # JSON takes at most six times as many bytes, because one control character becomes six, and
+    # what is listed.
+    if (
+        isinstance(largest, RosterDecision)
+        or 6 * len(encode(largest)) + LISTED * _EVENT_BYTES <= MAX_PART_BYTES
+    ):
         return [answer_to(request, encode(decision))]
     parts = list(_parts(largest, 0, largest.users))
     if len(parts) == 1:

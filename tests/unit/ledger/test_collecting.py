@@ -169,6 +169,27 @@ def test_a_repeated_charge_returns_the_decision_with_its_norms():
     assert log.spent().keys() == {1}
 
 
+def test_halted_users_with_long_names_fit_into_parts_in_json():
+    count, bits = 800, pack_bits(np.zeros(800, dtype=bool))
+    about = {"dataset": "d" * 128, "run": "r", "attempt": 1, "step": 0}
+    users = [f"{number}" + "\x01" * 200 for number in range(count)]
+    decision = Decision(
+        **about,
+        partition=0,
+        offset=0,
+        digest=b"",
+        users=count,
+        admitted=bits,
+        exhausted=bits,
+        halted=users,
+        reasons=bytes(count),
+        budgets=["d" * 128],
+    )
+    published = decided(Charge(**about, users=[], norms=[], scale=1.0), decision)
+    assert max(len(to_json(output.value)) for output in published) <= MAX_PART_BYTES
+    assert joined([decode_answer(output.value) for output in published]) == decision
+
+
 def test_a_charge_that_a_later_attempt_repeats_has_the_same_parts(monkeypatch):
     """Otherwise followers would take the parts for decisions that contradict each other."""
     log = CollectingLog()
