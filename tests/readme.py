@@ -84,7 +84,7 @@ def blocks_of_the_library() -> list[str]:
 
 def blocks_of_the_service() -> list[str]:
     """Those that need a broker; the tests of the pipeline run them on a real one."""
-    return [block for block in blocks() if '"localhost:9092"' in block]
+    return [block for block in blocks() if 'Turnstile("localhost:9092"' in block]
 
 
 def blocks_of_a_subscriber() -> list[str]:
