@@ -343,7 +343,7 @@ def test_killed_processes_answer_each_window_once(folder: Path) -> None:
                 eventually(
                     lambda before=before: len(budgets.answers()) > before or life.poll() is not None
                 )
-                sleep(chance.random() / 5)  # so that all moments of a step are equally likely
+                sleep(chance.random() / 10)  # so that all moments of a step are equally likely
                 life.kill()
                 kills += 1
             code = life.wait(HANGS_AFTER)
@@ -353,12 +353,10 @@ def test_killed_processes_answer_each_window_once(folder: Path) -> None:
                 told[msgspec.json.decode(line)["step"]].add(line)
         if code == 0:
             break
-    assert kills > 2
-    answers = [msgspec.json.decode(value) for value in published_in(str(path), 30.0)]
-    assert {answer["step"] for answer in answers} == set(range(max(told) + 1))
-    assert len({answer["step"]: answer for answer in answers}) == len(
-        {*map(msgspec.json.encode, answers)}
-    )
-    assert all(len(lines) == 1 for lines in told.values())
+    answers = budgets.answers()
+    assert kills > 0
+    assert len(answers) > DAYS  # corrections, too
+    assert told.keys() <= answers.keys() == set(range(len(answers)))
+    assert all(len(values) == 1 for values in [*told.values(), *answers.values()])
     assert on(folder, "verify").code == 0
     audit_file(path)
