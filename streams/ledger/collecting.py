@@ -221,7 +221,9 @@ class Collected(Tracked[EventBlock]):
         return [(*step, str(number)) for number in range(-(-events // BLOCK))]
 
     def _extend(self, address: Address, size: int) -> None:
-        self.changed_bytes += size + (0 if address in self._extended else ENTRY_BYTES)
+        # A batch writes the whole block.
+        is_first = address not in self._extended
+        self.changed_bytes += ENTRY_BYTES + self[address].size if is_first else size
         self._extended.add(address)
         self._changed_pages.add(address)
 

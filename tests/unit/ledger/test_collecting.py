@@ -314,6 +314,16 @@ def test_too_many_norms_cost_the_step_its_decision(monkeypatch, most):
     assert log.decide().reason == Reason.TOO_MANY_NORMS
 
 
+def test_the_size_of_a_write_is_not_underestimated():
+    log = CollectingLog(user_ids="string")
+    for number in range(100):
+        event = NormEvent(dataset="d", run="r", step=0, user=f"{number}" + "u" * 200, norm=0.5)
+        log.ledger.apply(0, encode(event))
+        expected = log.ledger.state.unwritten_bytes
+        assert len(encode(log.ledger.state.take_delta())) <= expected
+    log.made.remove(log)  # whose auditor has not seen these events
+
+
 def test_long_ids_count_towards_the_maximum(monkeypatch):
     monkeypatch.setattr(collecting, "MAX_COLLECTED_BYTES", 100)
     monkeypatch.setattr(auditor_charges, "_MOST_OCTETS", 100)
