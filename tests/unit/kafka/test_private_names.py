@@ -73,6 +73,7 @@ def test_a_name_that_a_release_renames_ends_the_worker(
 
 def test_packages_with_private_names_have_upper_bounds() -> None:
     project = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    requirements = {one.name: one.specifier for one in map(Requirement, project["dependencies"])}
+    lines = [*project["dependencies"], *project["optional-dependencies"]["service"]]
+    requirements = {one.name: one.specifier for one in map(Requirement, lines)}
     for package in {package for package, _, _ in PRIVATE_NAMES}:
         assert any(bound.operator == "<" for bound in requirements[package]), package
