@@ -87,6 +87,11 @@ def blocks_of_the_service() -> list[str]:
     return [block for block in blocks() if 'Turnstile("localhost:9092"' in block]
 
 
+def blocks_of_a_plain_client() -> list[str]:
+    """Those without this package; the tests of the pipeline run them on a real broker."""
+    return [block for block in blocks() if "bootstrap_servers" in block]
+
+
 def blocks_of_a_subscriber() -> list[str]:
     """HALTs after a restart; the tests of the SDK run it."""
     return [block for block in blocks() if "since=" in block]

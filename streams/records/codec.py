@@ -115,7 +115,7 @@ def _decode(value: bytes) -> Request | Signed:
         _check_version(_version_of(value))  # a newer version may have fields unknown here
         detail = str(error)
         if not value.startswith(_MAPS):
-            detail = f"the record is neither a JSON object nor a MessagePack map ({detail})"
+            detail = "neither a JSON object nor a MessagePack map"
         raise Rejection(Reason.MALFORMED, detail) from error
     _check_version(record.v)
     return record

@@ -68,7 +68,7 @@ def test_every_mutation_applies_to_the_code(name: str) -> None:
         ("levels-charged-twice", 830),
         ("reserves-rounded-down", 17),
         ("last-units-missed", 48),
-        ("unknown-erasure-keys-accepted", 451),
+        ("unknown-erasure-keys-accepted", 1080),
         ("hashes-of-erased-users-published", 4),
         ("parent-grants-not-applied", 116),
         ("budgets-charged-separately", 116),

@@ -10,6 +10,7 @@ import pytest
 from accounting import Laplace
 from accounting.exact.units import from_units
 from streams import Turnstile
+from streams.cli.loss_commands import NOT_CHARGED
 from streams.operations.guarantees import ABOVE_BUDGET
 from streams.records import User
 from streams.replay.archive import UnreadableService
@@ -184,7 +185,7 @@ def test_unknown_user_gets_the_answer_of_an_uncharged_one() -> None:
             for one in asked
             for done in [command_on(archived, "explain", *one, *form, **no_service)]
         }
-        assert answers == {(0, "", "Nothing was ever charged to this user.\n")}
+        assert answers == {(0, "", f"{NOT_CHARGED}\n")}
 
 
 def test_digits_mean_integer_and_string() -> None:
