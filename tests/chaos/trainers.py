@@ -205,7 +205,8 @@ class NormTrainer(TrainerThread[ReceivedStep]):
 
     def prepare(self, client: Turnstile) -> Run:
         """Open the run."""
-        return client.run(self.current, self.name)
+        # The run of the dataset before may still hold the budget of their parent.
+        return client.run(self.current, self.name, take_over=self._parent is not None)
 
     def next_content(self, step: int) -> None:
         """Choose random users and norms, and the next mechanism."""
