@@ -1,4 +1,4 @@
-"""What norm events cost: one record for each user, or records of many; the charge; a takeover.
+"""Measures norm events: records of one user or of many, the charge, and a takeover.
 
 All users live in one partition. The events are in the log before a worker is started, and the time
 in which a worker starts on an empty log is subtracted. So the time is the worker's alone.
@@ -28,7 +28,7 @@ _DATASET, _RUN = "population", "collects"
 
 @dataclass(frozen=True)
 class Collected:
-    """What the events of one step cost.
+    """The costs of the events of one step.
 
     Attributes:
         events: of the step, one for each user.

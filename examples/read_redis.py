@@ -1,4 +1,4 @@
-"""What the users of one partition have spent, read from Redis without the package.
+"""Reads from Redis how much the users of one partition have spent, without the package.
 
 `turnstile balance` shows the same. A partition has these keys in Redis, among others
 (``docs/reference/topics.md``). Numbers are little-endian, but for the 8 bytes of an offset;

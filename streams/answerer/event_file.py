@@ -87,7 +87,8 @@ class EventFile:
             if is_packed:
                 data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error, ValueError) as error:
-            # ValueError: a NUL in the path; the others but OSError: it is no gzip file
+            # A NUL in the path is a ValueError. A packed file that is cut off or damaged is an
+            # EOFError or a zlib.error.
             raise UnusableQueries(f"cannot read {path}: {error}") from error
         self.source = f"file:{hashlib.sha256(data).hexdigest()}"
         self.events: list[UserEvent] = []

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from accounting import Measure
 from streams.ledger.budgets import Budgets
+from streams.ledger.erasure import check_key
 from streams.ledger.run_states import RunState
 from streams.ledger.tracked import ENTRY_BYTES, Address, Tracked
 from streams.ledger.validation import (
@@ -398,15 +399,22 @@ def _collect(
     home: tuple[int, int],
 ) -> Iterator[tuple[NormEvent, Rejection]]:
     step, most = step_of(request), most_events(budgets)
-    are_all_sound = are_sound = _are_sound(request, users, norms, terms, budgets, home)
+
+    def problem(some: slice) -> Rejection | None:
+        try:
+            _check(request, users[some], norms[some], terms, budgets, home)
+        except Rejection as rejection:
+            return rejection
+        return None
+
+    are_all_sound = are_sound = problem(slice(None)) is None
     for at, (user, norm) in enumerate(zip(users, norms.tolist(), strict=True)):
         if not are_all_sound and at % _TOGETHER == 0:
-            some = slice(at, at + _TOGETHER)
-            are_sound = _are_sound(request, users[some], norms[some], terms, budgets, home)
+            are_sound = problem(slice(at, at + _TOGETHER)) is None
+        if not are_sound and (rejection := problem(slice(at, at + 1))) is not None:
+            yield _alone(request, user, norm), rejection
+            continue
         try:
-            if not are_sound:
-                one = slice(at, at + 1)
-                _check(request, users[one], norms[one], terms, budgets, home)
             before = collected.norm_of(step, user)
             if before is not None and before != norm:
                 detail = f"norm {before} was collected for this user and step, and it counts"
@@ -420,22 +428,6 @@ def _collect(
             yield _alone(request, user, norm), rejection
 
 
-def _are_sound(
-    request: NormEvent | NormEvents,
-    users: UserIds,
-    norms: NDArray[np.float64],
-    terms: CollectTerms,
-    budgets: Budgets,
-    home: tuple[int, int],
-) -> bool:
-    """Return whether ``_check`` rejects none of several events."""
-    try:
-        _check(request, users, norms, terms, budgets, home)
-    except Rejection:
-        return False
-    return True
-
-
 def _check(
     request: NormEvent | NormEvents,
     users: UserIds,
@@ -447,13 +439,7 @@ def _check(
     """Check all that a charge would check of these users (MALFORMED to USER_ERASED)."""
     if not users.are_integers:
         check_names(users.tolist())
-    policy = budgets.own.policy
-    if request.pseudonyms != policy.pseudonyms:
-        detail = (
-            f"dataset {policy.dataset!r} has pseudonyms of the key {policy.pseudonyms or 'none'}, "
-            f"and these ids are of {request.pseudonyms or 'none'}: they would be other users"
-        )
-        raise Rejection(Reason.MIXED_USERS, detail)
+    check_key(budgets.own.policy, request)
     for accounts in budgets.accounts:
         check_kinds(accounts.policy, accounts.first_user, users)
     check_norms(norms, terms.clip_norm)

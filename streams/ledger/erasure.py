@@ -39,6 +39,8 @@ from streams.records import (
     ERASED_STRING,
     HIDDEN,
     Erase,
+    NormEvent,
+    NormEvents,
     Policy,
     Reason,
     Rejection,
@@ -186,8 +188,8 @@ def blanked(users: UserIds, at: NDArray[np.int64]) -> UserIds:
     return users.replace(blanks)
 
 
-def check_key(policy: Policy, request: Erase) -> None:
-    """Check that a dataset and an erasure use ids of the same pseudonym key.
+def check_key(policy: Policy, request: Erase | NormEvent | NormEvents) -> None:
+    """Check that a dataset and a request use ids of the same pseudonym key.
 
     Raises:
         Rejection: MIXED_USERS.
@@ -195,7 +197,7 @@ def check_key(policy: Policy, request: Erase) -> None:
     if policy.pseudonyms != request.pseudonyms:
         detail = (
             f"dataset {policy.dataset!r} has pseudonyms of the key {policy.pseudonyms or 'none'}, "
-            f"and this id is one of {request.pseudonyms or 'none'}: it would be another user"
+            f"and the request has ids of {request.pseudonyms or 'none'}: they would be other users"
         )
         raise Rejection(Reason.MIXED_USERS, detail)
 

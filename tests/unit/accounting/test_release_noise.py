@@ -29,7 +29,7 @@ FALSE_POSITIVES = 1e-6
 
 
 def chi_square_pvalue(draws: IntArray, edges: IntArray, probabilities: np.ndarray) -> float:
-    """Of draws in the cells up to edges[0], up to edges[1], ..., and the rest."""
+    """Return the p-value of draws in the cells up to each of the edges, and above the last."""
     cells = np.bincount(np.searchsorted(edges, draws), minlength=edges.size + 1)
     expected = probabilities * draws.size
     assert expected.min() > 5

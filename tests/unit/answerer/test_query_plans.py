@@ -261,7 +261,7 @@ POLICY: Policy = policy_of(1.0, 1e-6)
 
 
 AMOUNTS = {1: [5.0, 10.0], 2: [40.0], 3: [20.0, 20.0, 20.0], 4: [-40.0]}
-"""What users spend on one day, at most 20 of which count."""
+"""The amounts of each user on one day."""
 SCALES: list[tuple[dict[str, Any], float, int, float]] = [
     ({"kind": "sum", "column": "amount", "each": 20}, 15 + 20 + 20 - 20, 3, 80 / 155),
     ({"kind": "sum", "column": "amount", "each": 60}, 15 + 40 + 60 - 40, 0, 0.0),

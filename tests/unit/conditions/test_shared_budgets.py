@@ -54,7 +54,7 @@ def test_fixed_shares_of_the_budget_do_not_depend_on_the_order() -> None:
 
 
 def release(ads: float, search: list[float]) -> np.ndarray:
-    """What user 7 contributes to each step of noise 1: one of `ads`, and those of `search`."""
+    """Return the contributions of user 7 to each step of noise 1: one of `ads`, then `search`."""
     contributions = []
     with Turnstile.in_memory() as turnstile:
         turnstile.create_dataset("person", measure="gdp", budget=3.0)  # mu squared 9
@@ -132,7 +132,7 @@ def test_what_one_epoch_changes_is_within_its_budget(removed: int) -> None:
 
 
 def test_epochs_that_share_a_budget_lose_more_than_one() -> None:
-    """What a parent has left depends on all epochs: then its budget is the guarantee."""
+    """The rest of a parent's budget depends on all epochs: its whole budget is the guarantee."""
     worlds = []
     for first in (1.0, 0.0):
         turnstile = Turnstile.in_memory()

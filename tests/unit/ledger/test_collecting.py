@@ -360,7 +360,7 @@ def test_unsigned_events_are_rejected_where_a_list_is_set():
 
 @given(st.data())
 def test_parts_of_a_decision_fit_and_join_to_it(data):
-    """Of thousands of users with the longest ids, who are admitted, halted and clipped."""
+    """A decision about thousands of users with the longest ids, some halted, some clipped."""
     count = data.draw(st.sampled_from([1, 9, 1500, 3000]))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     let_in = rng.random(count) < data.draw(st.sampled_from([0.0, 0.5, 1.0]))

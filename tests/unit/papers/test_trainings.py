@@ -1,4 +1,4 @@
-"""What the training tables compare is charged as they say, on data that are bounded and split."""
+"""The trainings of the tables are charged as the tables say, on bounded and split data."""
 
 from __future__ import annotations
 

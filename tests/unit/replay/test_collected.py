@@ -24,7 +24,7 @@ from tests.unit.replay.service import Archived, new_service
 
 USERS = np.arange(30)
 OF_THE_LOG = {"time", "offset", "compared"}
-"""What a log with more records has otherwise."""
+"""The fields in which a log with more records differs."""
 
 
 def norms_of(step: int) -> np.ndarray:

@@ -127,7 +127,7 @@ def test_the_risk_that_is_shown_is_that_of_the_whole_budget(measure: str) -> Non
 def test_the_state_of_a_dataset() -> None:
     dataset = policy("d")
     for account, states in (
-        # While the dataset is open, after the user was halted for good, and once it is closed.
+        # While the dataset is open, after the user was halted permanently, and once it is closed.
         (Account((spent(dataset, 0.5),)), ("open", "spent", "closed")),
         (Account((spent(dataset, 1.0),)), ("nearly", "spent", "closed")),
         (Account(), ("open", "spent", "closed")),
