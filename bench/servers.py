@@ -16,6 +16,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from streams.config import Config
 from streams.kafka.topics import HALTS, ensure_topics
 from streams.local import Child, LocalStack
+from streams.records.json_outputs import to_msgpack
 
 _POLL = 0.02
 
@@ -48,7 +49,7 @@ def end_offset(config: Config, name: str) -> int:
 
 
 def read_halts(config: Config, first: int, count: int) -> list[tuple[int, bytes]]:
-    """(milliseconds, value) of the records from an offset on; waits until they are there."""
+    """(milliseconds, decision as the ledger made it) from an offset on; waits for all of them."""
     place = TopicPartition(config.topic(HALTS), 0)
     consumer = KafkaConsumer(
         bootstrap_servers=config.kafka, max_partition_fetch_bytes=16 * 1024 * 1024
@@ -62,7 +63,7 @@ def read_halts(config: Config, first: int, count: int) -> list[tuple[int, bytes]
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{len(records)} of {count} decisions came")
             for batch in consumer.poll(timeout_ms=500).values():
-                records += [(record.timestamp, record.value) for record in batch]
+                records += [(record.timestamp, to_msgpack(record.value)) for record in batch]
         return records
     finally:
         consumer.close()
