@@ -132,8 +132,9 @@ UNITS: dict[str, str] = {
     "steps": "steps",
 }
 
+# Odometer records differ by `unit` alone. Decoding their JSON form saves a copy of each.
 _MADE: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-    answers.Answer | answers.OdometerRecord | answers.Rejected
+    answers.Answer | OdometerJson | answers.Rejected
 )
 _PUBLISHED: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
     answers.DatasetCreated
@@ -192,6 +193,8 @@ def to_msgpack(published: bytes) -> bytes:
 def _listed(record: Any) -> Any:
     """Return a record with lists in place of short arrays."""
     match record:
+        case OdometerJson():  # first, because most records are of odometers
+            return msgspec.structs.replace(record, unit=_unit_of(record))
         case Decision():
             admitted = unpack_bits(record.admitted, record.users)
             exhausted = unpack_bits(record.exhausted, record.users)
@@ -218,8 +221,12 @@ def _listed(record: Any) -> Any:
             short = _short(**positions, granted=np.frombuffer(record.granted, np.uint8))
             return _changed(RosterDecisionJson, record, **short)
         case answers.OdometerRecord():
-            return _changed(OdometerJson, record, unit=UNITS.get(record.measure or "", UNSET))
+            return _changed(OdometerJson, record, unit=_unit_of(record))
     return record
+
+
+def _unit_of(record: answers.OdometerRecord) -> Any:
+    return UNITS.get(record.measure or "", UNSET)
 
 
 def _packed(record: Any) -> Any:
