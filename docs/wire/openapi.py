@@ -23,6 +23,7 @@ from streams.gateway.http_operations import OPERATIONS, PARAMETERS, Operation
 from streams.gateway.problems import RETRIED, STATUSES, ProblemReason
 from streams.records import VERSION, Policy, Reason
 from streams.sdk.client import Turnstile
+from streams.sdk.decisions import StepDecision
 from streams.sdk.followers import Halt
 from streams.sdk.run import Run
 
@@ -42,6 +43,8 @@ _SOURCES: Mapping[type, object] = {
     messages.NewRosterCharge: Run.enrol,
     messages.AttemptState: Run,
     messages.HaltedUser: Halt,
+    messages.ChargeDecision: StepDecision,
+    messages.RosterStepDecision: StepDecision,
     Halt: Halt,
 }
 _COMMON = {

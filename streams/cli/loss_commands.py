@@ -6,7 +6,7 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -20,16 +20,18 @@ from streams.cli.options import (
     FILE_OBSERVER,
     ONLY_DATASET,
     arg,
+    decision_id_of,
     user_option,
 )
-from streams.cli.printing import note, plain, say, show, tell
+from streams.cli.printing import UnusableInput, note, plain, say, show, tell
 from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
 from streams.cli.table_files import Kind, check_file, check_package, complete_file, write_table
 from streams.config import Config
 from streams.failures import Exit
 from streams.operations.guarantees import ABOVE_BUDGET
 from streams.operations.rejected import utc
-from streams.records import FALSE_POSITIVE_RATE, HALT_REASONS, User
+from streams.records import FALSE_POSITIVE_RATE, HALT_REASONS, ChargeRoster, User
+from streams.replay.decision import DecidedUser, explain_decision
 from streams.replay.explain import AccountEvent, Explanation, Share
 from streams.replay.explain import explain as explanation_of
 from streams.replay.log_replay import compared_at, in_words, unproven
@@ -43,19 +45,29 @@ NOT_CHARGED = "Nothing was ever charged to this user. `turnstile rejects` has re
 @command(
     "explain",
     FILE_OBSERVER,
-    user_option("digits find the integer and the string"),
+    user_option("digits find the integer and the string", required=False),
+    arg(
+        "--decision ID",
+        "explain this decision instead: for all its users or, with --user, for one",
+        decision_id_of,
+    ),
     arg("dataset DATASET", "only charges to the budget of this one", nargs="?"),
     EPSILONS_AT_DELTA,
-    lines=("event",),
+    lines=("event", "decided_user"),
 )
 def explain(options: argparse.Namespace, config: Config) -> int:
-    """Explain what happened to one user: every charge, and every HALT with its reason.
+    """Explain what happened to one user, or one decision: every charge, and every HALT's reason.
 
-    The command replays the log without a worker. The log must have the heads of the hash chain that
-    Redis and the last snapshot store; otherwise nothing is shown, and the exit code is 1. The
-    output is about this user alone. A user who was never charged and one who does not exist get the
-    same answer.
+    The command replays the log without a worker, of a service or of a file (--budgets). The log
+    must have the heads of the hash chain that Redis, the last snapshot or the file stores;
+    otherwise nothing is shown, and the exit code is 1. With --user alone, the output is about this
+    user alone. A user who was never charged and one who does not exist get the same answer. An
+    explained decision has data of all its users: it is for the curator.
     """
+    if options.decision is not None:
+        return _explain_decision(options, config)
+    if options.user is None:
+        raise UnusableInput("give --user ID, or --decision ID")
     meant = ids(user_of(options), config)
     with opened(config) as archive:
         explained = {
@@ -78,6 +90,63 @@ def explain(options: argparse.Namespace, config: Config) -> int:
             return no_dataset(options.dataset)
         note(NOT_CHARGED)
     return Exit.OK
+
+
+def _explain_decision(options: argparse.Namespace, config: Config) -> int:
+    if options.dataset is not None or options.delta is not None:
+        raise UnusableInput("--decision names the step: leave out DATASET and --delta")
+    meant = None if options.user is None else ids(user_of(options), config)
+    with opened(config) as archive:
+        found = explain_decision(archive, options.decision)
+    charge = found.charge
+    about = {
+        "decision": str(found.decision),
+        "time": utc(found.written),
+        **{name: getattr(charge, name) for name in ("dataset", "run", "attempt", "step")},
+        "mechanism": charge.mechanism,
+        "scale": None if charge.mechanism == "pure-dp" else charge.scale,
+        "sampling_rate": charge.sampling_rate if isinstance(charge, ChargeRoster) else None,
+    }
+    users = [
+        replace(user, user=user.user if meant is None else meant[user.user])
+        for user in found.users
+        if meant is None or user.user in meant
+    ]
+    if options.json:
+        compared = compared_at(found.heads)
+        lines = ({**about, **asdict(user), "compared": compared} for user in users)
+        show("decided_user", lines, True)
+    else:
+        show("decision", about, False)
+        halted = sum(user.what == "halted" for user in users)
+        say(f"Users: {len(users)}, halted: {halted}. Confidential: show this to the curator.")
+        say("")
+        rows = (
+            {
+                "user": user.user,
+                "norm": user.norm,
+                "granted": user.granted,
+                "what": ": ".join(filter(None, (user.what, _why_halted(user)))),
+            }
+            for user in users
+        )
+        if show("decided_user", rows, False, ("user", "norm", "granted", "what")):
+            say("")
+        tell(in_words([found.heads]))
+    for why in unproven([found.heads]):
+        note(f"turnstile: {why}")
+    if meant is not None and not users:
+        note("turnstile: this decision of one partition is not about this user")
+    return Exit.OK
+
+
+def _why_halted(user: DecidedUser) -> str:
+    if user.refused_by is not None:
+        left = "nothing is left" if user.exhausted else "the step does not fit"
+        return f"{left} in the budget of {user.refused_by}"
+    if user.what == "halted" and user.reason is None:
+        return "at a step before the log begins"
+    return REMARKS.get(user.reason or "", "nothing left after it" if user.exhausted else "")
 
 
 def _show_events(user: User, explanation: Explanation, delta: float | None) -> None:

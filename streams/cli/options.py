@@ -21,6 +21,7 @@ from accounting.exact.invalid_input import quoted
 from streams.config import Config, is_address
 from streams.kafka.access import ROLES
 from streams.records import DELTA, Name, Right
+from streams.records.decision_ids import DecisionId
 from streams.records.signatures import InvalidKey, public_bytes
 from streams.records.terms import TERMS, choices_of
 
@@ -76,6 +77,14 @@ hex_id_of: Final = value_of(
     Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")],
     "an id: give the 32 digits that an earlier command has printed",
 )
+
+
+def decision_id_of(text: str) -> DecisionId:
+    """Parse LOG/PARTITION/OFFSET, the id of a decision."""
+    try:
+        return DecisionId.of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{quoted(text)}: {error}") from None
 
 
 def run_of(text: str) -> tuple[str, str | None]:

@@ -168,6 +168,68 @@ class Dataset(_Policy, kw_only=True):  # type: ignore[misc, call-arg]
     """The dataset was closed permanently when the workers last reported it."""
 
 
+class DatasetList(msgspec.Struct, frozen=True, kw_only=True):
+    """All datasets."""
+
+    datasets: list[Dataset]
+    """The datasets and their policies, by name."""
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """The public part of a budget. It does not depend on users' data."""
+
+    policy: Dataset
+    """The dataset with this budget, and its policy."""
+    holder: Holder | None
+    """The open run that holds the budget: no other run may charge it. Null: no run does, or the
+    policy has ``assume_independent_timing``, or the dataset is nested and its parent is held."""
+
+
+class BudgetList(msgspec.Struct, frozen=True, kw_only=True):
+    """The budgets that a charge to a dataset draws on."""
+
+    budgets: list[Budget]
+    """The dataset's own budget, then those of its ancestors, the nearest first."""
+
+
+class BalancesAsked(Body, frozen=True):
+    """The users whose balances are asked for."""
+
+    users: Annotated[list[UserId], Meta(min_length=1, max_length=1000)]
+    """At most 1,000 ids. They are in the body, because proxies write URLs into their logs."""
+
+
+class Balance(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's spending of one budget, and the rest of it."""
+
+    dataset: Name
+    """The dataset with this budget."""
+    user: UserId
+    """The user."""
+    unit: str
+    """The unit of the amounts: rho, mu, nats, epsilon or steps. The squares of mu add up."""
+    orders: list[float]
+    """The Rényi orders of the amounts. Empty if the measure has none, or the user no own one yet.
+    """
+    spent: list[float]
+    """The spent amounts, rounded up: one for each order, or one."""
+    left: list[float]
+    """The amounts that are left, rounded down. Empty if the user has no own Rényi order yet, and so
+    the whole budget."""
+    partition: int
+    """The user's partition."""
+    offset: int
+    """The balance includes the records of this partition before this offset."""
+
+
+class BalanceList(msgspec.Struct, frozen=True, kw_only=True):
+    """Balances of users, by partition."""
+
+    balances: list[Balance]
+    """A user's balance in each budget that a charge to the dataset draws on. None of a user who was
+    never charged or enrolled."""
+
+
 class AttemptState(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt of a run, and its next step."""
 
@@ -204,6 +266,7 @@ class ChargeDecision(msgspec.Struct, frozen=True, kw_only=True):
     attempt: str
     """The number and the token of the attempt."""
     step: int
+    decision_ids: list[str]
     admitted: list[bool]
     """Users who may contribute to the release."""
     granted: list[float]
@@ -246,6 +309,7 @@ class RosterStepDecision(msgspec.Struct, frozen=True, kw_only=True):
     attempt: str
     """The number and the token of the attempt."""
     step: int
+    decision_ids: list[str]
     admitted: list[bool]
     """Users who were charged and may be drawn."""
     exhausted: list[bool]

@@ -149,6 +149,7 @@ class Attempt:
         is_shared: other processes may charge this attempt as well.
 
     Attributes:
+        log: the id of the log that has this attempt.
         token: partition 0 knows this attempt by it.
         step: the next step.
         state: the state of that step, or of the whole attempt.
@@ -173,6 +174,7 @@ class Attempt:
         self.handed_back = frozenset(p for p, answer in opened.items() if answer.last_step == step)
         self.state = self._undecided()
         self.token, self.is_shared = first.request, is_shared
+        self.log = connection.log
         self.roster: object = None
         self._partitions = range(first.policy.partitions)
         self._connection = connection

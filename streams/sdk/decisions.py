@@ -51,6 +51,8 @@ class StepDecision:
         exhausted: bool (n,), users who have nothing left after this step.
         reasons: uint8 (n,), why each halted user is halted: a byte of
             ``streams.records.HALT_REASONS``, or the index of a budget.
+        decision_ids: the id of each partition's decision, by partition (``DecisionId``). With one
+            of them, ``turnstile explain --decision`` explains the decision from the log.
     """
 
     step: int
@@ -58,6 +60,7 @@ class StepDecision:
     granted: NDArray[np.float64]
     exhausted: NDArray[np.bool_]
     reasons: NDArray[np.uint8]
+    decision_ids: tuple[str, ...]
 
     @property
     def halted(self) -> NDArray[np.bool_]:
@@ -149,7 +152,7 @@ class CollectedPart(NamedTuple):
     digest: bytes
     clip_norm: float
 
-    def decided(self, answer: Decision | RosterDecision) -> CollectedDecision:
+    def decided(self, answer: Decision | RosterDecision) -> CollectedArrays:
         """Return the decision about the partition's users, with their ids as the log has them.
 
         Raises:
@@ -176,8 +179,7 @@ class CollectedPart(NamedTuple):
             raise not_of_a_worker(answer.partition, "grants norms that cannot have been collected")
         places = np.concatenate([np.flatnonzero(admitted), np.flatnonzero(~admitted)])
         users = let_in.join(left_out).select(np.argsort(places)).tolist()
-        columns = admitted, granted, arrays.exhausted, arrays.reasons
-        return CollectedDecision(answer.step, *columns, users)
+        return CollectedArrays(arrays, granted, users)
 
 
 Witnessed: TypeAlias = Decision | RosterDecision | Halted
@@ -252,6 +254,7 @@ class DecisionArrays(NamedTuple):
         clipped: uint32, the positions of users with a lower norm than they asked for.
         granted: float64, these norms.
         reasons: uint8 (n,), why each user was halted; 0 for users who were admitted.
+        offset: that of the charge in the log.
     """
 
     admitted: NDArray[np.bool_]
@@ -259,6 +262,7 @@ class DecisionArrays(NamedTuple):
     clipped: NDArray[np.uint32]
     granted: NDArray[np.float64]
     reasons: NDArray[np.uint8]
+    offset: int
 
     @classmethod
     def of(cls, decision: Decision) -> DecisionArrays:
@@ -281,7 +285,22 @@ class DecisionArrays(NamedTuple):
         reasons = np.zeros(count, dtype=np.uint8)
         if halted:
             reasons[~admitted] = np.frombuffer(decision.reasons, dtype=np.uint8)
-        return cls(admitted, unpack_bits(decision.exhausted, count), clipped, granted, reasons)
+        exhausted = unpack_bits(decision.exhausted, count)
+        return cls(admitted, exhausted, clipped, granted, reasons, decision.offset)
+
+
+class CollectedArrays(NamedTuple):
+    """A partition's decision about the n users whose norms it collected.
+
+    Attributes:
+        arrays: of these users.
+        granted: float64 (n,), the norm to which each contribution must be clipped.
+        users: n ids, as the log has them.
+    """
+
+    arrays: DecisionArrays
+    granted: NDArray[np.float64]
+    users: list[User]
 
 
 class RosterChanges(NamedTuple):
@@ -291,6 +310,7 @@ class RosterChanges(NamedTuple):
         members: how many members it is about.
         halted, readmitted, exhausted, regranted: int64, positions among them, increasing.
         granted: uint8, the levels granted at the last of these.
+        offset: that of the charge in the log.
     """
 
     members: int
@@ -299,6 +319,7 @@ class RosterChanges(NamedTuple):
     exhausted: NDArray[np.int64]
     regranted: NDArray[np.int64]
     granted: NDArray[np.uint8]
+    offset: int
 
     @classmethod
     def of(cls, decision: RosterDecision) -> RosterChanges:
@@ -314,7 +335,8 @@ class RosterChanges(NamedTuple):
         granted = np.frombuffer(decision.granted, dtype=np.uint8)
         if decision.members < 0 or len(regranted) != len(granted):
             raise ValueError("has levels that do not fit")
-        return cls(decision.members, halted, readmitted, exhausted, regranted, granted)
+        changed = halted, readmitted, exhausted, regranted
+        return cls(decision.members, *changed, granted, decision.offset)
 
 
 def _count_of(users: Users) -> int:

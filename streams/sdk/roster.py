@@ -39,6 +39,7 @@ from streams.records import (
     decode_answer,
     encode,
 )
+from streams.records.decision_ids import ids_of_step
 from streams.records.digests import ROSTER_PAGE, page_digests, roster_digest
 from streams.records.packing import unpack_positions
 from streams.records.users import UserIds
@@ -407,8 +408,10 @@ class Roster:
         now.admitted[self._newcomers] = False
         self._drop_sent()
         now.step, self._enrolled = step, {}
+        offsets = {partition: decision.offset for partition, decision in decisions.items()}
         return RosterStep(
             now,
+            ids_of_step(self._attempt.log, offsets),
             halted=_ascending(halted),
             readmitted=_ascending(readmitted),
             sampling_rate=priced.sampling_rate,

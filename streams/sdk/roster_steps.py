@@ -40,11 +40,13 @@ class Current:
 class RosterStep:
     """The users who take part in one step of a roster, in the order of the enrolled users.
 
-    Everything but ``step`` is as secret as the data. ``admitted``, ``exhausted`` and ``clip_norms``
-    are copied on first use, which must come before the next step is charged.
+    Everything but ``step`` and ``decision_ids`` is as secret as the data. ``admitted``,
+    ``exhausted`` and ``clip_norms`` are copied on first use, which must come before the next step
+    is charged.
 
     Attributes:
         step: the step that was charged.
+        decision_ids: the id of each partition's decision, as in ``StepDecision``.
         halted: int64, positions of the users who are not admitted from this step on.
         readmitted: int64, positions of the users who are admitted again from this step on.
         sampling_rate: the probability with which each admitted user is drawn.
@@ -55,13 +57,14 @@ class RosterStep:
     def __init__(
         self,
         current: Current,
+        decision_ids: tuple[str, ...],
         halted: NDArray[np.int64],
         readmitted: NDArray[np.int64],
         sampling_rate: float,
         *,
         decided_before: bool = False,
     ) -> None:
-        self.step = current.step
+        self.step, self.decision_ids = current.step, decision_ids
         self.halted, self.readmitted = halted, readmitted
         self.sampling_rate = sampling_rate
         self.may_be_drawn = decided_before and sampling_rate < 1.0

@@ -237,7 +237,10 @@ class Run:
             charge = replace(charge, collected=True)
             part = CollectedPart(encode(charge), charge_digest(charge), terms.clip_norm)
             parts = dict.fromkeys(range(self.policy.partitions), part)
-            asked = AskedStep(parts, lambda decisions: collected_by(decisions, pseudonyms))
+            step, log = self.step, self._connection.log
+            asked = AskedStep(
+                parts, lambda decisions: collected_by(step, log, decisions, pseudonyms)
+            )
             return self._attempt.decide(asked, deadline)
 
     def enrol(
@@ -357,14 +360,14 @@ class Run:
         clip_norm: float | None,
         reserve: float = 0.0,
     ) -> AskedStep[DecisionArrays, StepDecision]:
-        layout, step = self._layouts.of(users), self.step
+        layout, step, log = self._layouts.of(users), self.step, self._connection.log
         values, limit = read_norms(norms, len(layout.ids), clip_norm)
         name, scale = self._charged(noise_stddev, mechanism, clip_norm)
         charge = self._empty_charge(name, scale, limit, reserve)
         with invalid_requests():
             check_not_collecting(charge, self.collect)
         parts = layout.parts(charge, values)
-        return AskedStep(parts, lambda decisions: layout.put_together(step, parts, decisions))
+        return AskedStep(parts, lambda decisions: layout.put_together(step, log, parts, decisions))
 
     def _charged(
         self, noise_stddev: float | None, mechanism: Any, clip_norm: float | None

@@ -39,12 +39,14 @@ from streams.records import (
     Users,
     encode,
 )
+from streams.records.decision_ids import ids_of_step
 from streams.records.digests import charge_digest
 from streams.records.packing import pack_norms
 from streams.records.users import UserIds, normal_form
 from streams.sdk.arguments import check_strings, elements_of, read_users
 from streams.sdk.decisions import (
     ChargePart,
+    CollectedArrays,
     CollectedDecision,
     DecisionArrays,
     StepDecision,
@@ -229,9 +231,13 @@ class Layout:
         return parts
 
     def put_together(
-        self, step: int, parts: Mapping[int, ChargePart], decisions: Mapping[int, DecisionArrays]
+        self,
+        step: int,
+        log: bytes,
+        parts: Mapping[int, ChargePart],
+        decisions: Mapping[int, DecisionArrays],
     ) -> StepDecision:
-        """Return the decision over all partitions, in the order of the users given."""
+        """Return the decision of a log's partitions, in the order of the users given."""
         count = len(self.ids)
         granted, reasons = np.zeros(count), np.zeros(count, dtype=np.uint8)
         admitted, exhausted = np.zeros((2, count), dtype=np.bool_)
@@ -242,23 +248,28 @@ class Layout:
             granted[mine] = np.where(decision.admitted, parts[partition].norms, 0.0)
             granted[mine[decision.clipped]] = decision.granted
             reasons[mine] = decision.reasons
-        return StepDecision(step, admitted, granted, exhausted, reasons)
+        ids = ids_of_step(log, {p: decision.offset for p, decision in decisions.items()})
+        return StepDecision(step, admitted, granted, exhausted, reasons, ids)
 
 
 def collected_by(
-    decisions: Mapping[int, CollectedDecision], pseudonyms: Pseudonyms | None
+    step: int,
+    log: bytes,
+    decisions: Mapping[int, CollectedArrays],
+    pseudonyms: Pseudonyms | None,
 ) -> CollectedDecision:
-    """Return the decision over all partitions about a step whose norms were collected."""
+    """Return the decision of a log's partitions about a step whose norms were collected."""
     parts = [decisions[partition] for partition in sorted(decisions)]
     users = [user for part in parts for user in part.users]
     if pseudonyms is not None:
         users = [pseudonyms.user_of(user) for user in users]
     return CollectedDecision(
-        parts[0].step,
-        np.concatenate([part.admitted for part in parts]),
+        step,
+        np.concatenate([part.arrays.admitted for part in parts]),
         np.concatenate([part.granted for part in parts]),
-        np.concatenate([part.exhausted for part in parts]),
-        np.concatenate([part.reasons for part in parts]),
+        np.concatenate([part.arrays.exhausted for part in parts]),
+        np.concatenate([part.arrays.reasons for part in parts]),
+        ids_of_step(log, {p: part.arrays.offset for p, part in decisions.items()}),
         users,
     )
 

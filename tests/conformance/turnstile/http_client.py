@@ -241,6 +241,7 @@ class HttpRun:
         assert (~admitted).nonzero()[0].tolist() == sorted(halts)
         return SimpleNamespace(
             step=decided["step"],
+            decision_ids=tuple(decided["decision_ids"]),
             admitted=admitted,
             granted=np.array(decided["granted"]),
             exhausted=np.array(decided["exhausted"], dtype=bool),
@@ -325,6 +326,7 @@ class HttpRoster:
                 name: np.array(content) if isinstance(content, list) else content
                 for name, content in decided.items()
             }
+            | {"decision_ids": tuple(decided["decision_ids"])}
         )
 
 

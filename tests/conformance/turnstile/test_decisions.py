@@ -26,6 +26,7 @@ from streams import (
     Turnstile,
 )
 from streams.queries import QueryAnswerer
+from streams.records.decision_ids import DecisionId
 from tests.conformance.turnstile import PARTITIONS
 from tests.waiting import HANGS_AFTER, eventually
 
@@ -59,6 +60,27 @@ def told(turnstile: Turnstile, name: str, policy: dict[str, Any], mechanisms: li
         arrays = decision.admitted, decision.granted, decision.exhausted, decision.halted
         heard.append((decision.step, *(array.tolist() for array in arrays)))
     return heard, halts_of(turnstile, name)
+
+
+def test_a_step_has_one_id_per_partition_which_halts_share(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, measure="zcdp", budget=0.5, user_ids="integer")
+    users = list(range(8))
+    run = turnstile.run(name, "r")
+    steps: list[Any] = [run.charge(users, [1.0] * 8, noise_stddev=1.0) for _ in range(2)]
+    again = turnstile.run(name, "r", released=0)
+    assert again.interrupted
+    repeated = again.charge(users, [1.0] * 8, noise_stddev=1.0)
+    assert repeated.decision_ids == steps[1].decision_ids
+    again.close()
+    roster = turnstile.run(name, "s").enrol(users, clip_norm=1.0)
+    steps.append(roster.charge(noise_stddev=1.0))
+    every = [DecisionId.of(text) for step in steps for text in step.decision_ids]
+    assert len({log for log, *_ in every}) == 1
+    assert [partition for _, partition, _ in every] == [*range(PARTITIONS)] * len(steps)
+    assert len(set(every)) == len(every)
+    halted = {(halt.partition, halt.offset) for halt in turnstile.halts(name, follow=False)}
+    assert halted
+    assert halted <= {(partition, offset) for _, partition, offset in every}
 
 
 def halts_of(turnstile: Turnstile, name: str, **options: Any) -> set[tuple[Any, ...]]:
