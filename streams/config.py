@@ -241,6 +241,9 @@ class Config:
     gateway_keys: str = _setting(
         "", "`turnstile gateway`: the public keys of the callers that it serves", file=True
     )
+    curator_keys: str = _setting(
+        "", "`turnstile gateway`: the public keys that may read users' balances", file=True
+    )
     pseudonym_key: str = _setting(
         "", "clients: the key of pseudonyms, which replace user ids in requests", secret=True
     )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from streams.config import Config
 from streams.gateway.callers import Callers, CallerSigner
 from streams.gateway.http_gateway import Gateway
+from streams.gateway.http_operations import StoredFacts
+from streams.operations.balance import balances_of, read_balances
 from streams.operations.status import DatasetStatus, read_datasets
+from streams.records import User
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import Connection
 from streams.sdk.memory_connection import MemoryConnection
@@ -23,6 +26,7 @@ def gateway_to(
     connection: Connection,
     *,
     keys: str = "",
+    curators: str = "",
     config: Config | None = None,
     timeout: float = HANGS_AFTER,
     **options: Any,
@@ -33,7 +37,15 @@ def gateway_to(
         if not isinstance(connection, MemoryConnection):
             return read_datasets(config or Config())
         found = connection.ledgers[0].summary().datasets
-        return {name: DatasetStatus(one.policy, closed=one.closed) for name, one in found.items()}
+        return {
+            name: DatasetStatus(one.policy, closed=one.closed, holder=one.holder)
+            for name, one in found.items()
+        }
+
+    def balances(dataset: str, users: Sequence[User]) -> Sequence[Mapping[str, Any]]:
+        if not isinstance(connection, MemoryConnection):
+            return read_balances(config or Config(), dataset, users)
+        return balances_of(connection.ledgers, dataset, users)
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -42,10 +54,10 @@ def gateway_to(
     async def started() -> Gateway:
         served = Gateway(
             Turnstile(connection=connection, signer=CallerSigner()),
-            datasets,
+            StoredFacts(datasets, balances),
             "127.0.0.1:0",
             timeout=timeout,
-            callers=Callers(keys),
+            callers=Callers(keys, curators),
             **options,
         )
         await served.start()

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import asdict
+
 from accounting.exact.units import from_units_down
 from streams.cli.commands import command
 from streams.cli.options import (
@@ -150,7 +152,7 @@ def close_run(options: argparse.Namespace, config: Config) -> int:
 
 @command(
     "balance",
-    ("redis", "prefix", "config"),
+    ("redis", "prefix", "timeout", "config", "budgets"),
     OF_DATASET,
     user_option("digits find the integer and the string"),
     lines=("balance",),
@@ -158,8 +160,9 @@ def close_run(options: argparse.Namespace, config: Config) -> int:
 def balance(options: argparse.Namespace, config: Config) -> int:
     """Show what a user has spent and has left, as Redis has it: needs no Kafka and no worker.
 
-    A line for each budget that a charge draws on. It includes the records of the user's partition
-    before `offset`. All state of the partition is read and verified.
+    With --budgets, a budget file is read instead. There is a line for each budget that a charge
+    draws on. It includes the records of the user's partition before `offset`. All state of the
+    partition is read and verified.
     """
     wanted = ids(user_of(options), config)
     try:
@@ -272,6 +275,7 @@ def _dataset(dataset: DatasetStatus, delta: float | None) -> dict[str, Any]:
         "users": dataset.users,
         "exhausted": dataset.exhausted,
         "closed": dataset.closed,
+        "holder": dataset.holder and asdict(dataset.holder),
         "allow": _allow(dataset.allow),
         "allow_agrees": dataset.allow_agrees,
     }

@@ -34,6 +34,7 @@ from streams.cli.printing import UnusableInput, note, show, start_log
 from streams.cli.subjects import integer_of, user_of
 from streams.config import Config, ConfigurationError
 from streams.failures import Exit
+from streams.operations.balance import read_balances
 from streams.operations.status import read_datasets
 from streams.records import User
 from streams.records.signatures import InvalidKey
@@ -115,6 +116,7 @@ def gateway(options: argparse.Namespace, config: Config) -> int:
     """
     from streams.gateway.callers import Callers, CallerSigner
     from streams.gateway.http_gateway import Gateway
+    from streams.gateway.http_operations import StoredFacts
 
     start_log("WARNING", config.log_format)
     certificate = certificate_of(
@@ -129,15 +131,15 @@ def gateway(options: argparse.Namespace, config: Config) -> int:
                 f"remove the setting {name}"
             )
     try:
-        callers = Callers(config.gateway_keys)
+        callers = Callers(config.gateway_keys, config.curator_keys)
     except InvalidKey as error:
-        raise ConfigurationError(f"gateway_keys: {error}") from None
+        raise ConfigurationError(f"gateway_keys or curator_keys: {error}") from None
     if config.budgets:
         create_file(config.budgets, config.partitions)
     with Turnstile(config=config, signer=CallerSigner()) as turnstile:
         served = Gateway(
             turnstile,
-            partial(read_datasets, config),
+            StoredFacts(partial(read_datasets, config), partial(read_balances, config)),
             options.listen,
             certificate,
             timeout=config.timeout,

@@ -44,13 +44,29 @@ class Callers:
     Args:
         keys: the public keys of the callers that are served, as in a trust store. Empty: all
             callers are served, and those without a key as well.
+        curators: the public keys of callers that may read users' balances, and are served.
 
     Raises:
         InvalidKey: one of them is no public key.
     """
 
-    def __init__(self, keys: str = "") -> None:
-        self._known = frozenset(map(public_bytes, keys_in(keys)))
+    def __init__(self, keys: str = "", curators: str = "") -> None:
+        self._curators = frozenset(map(public_bytes, keys_in(curators)))
+        known = frozenset(map(public_bytes, keys_in(keys)))
+        self._known = known and known | self._curators
+
+    def check_curator(self, signer: RequestSigner | None) -> None:
+        """Check that a caller may read users' balances.
+
+        Raises:
+            RequestFailed: it may not.
+        """
+        if signer is None or signer.public not in self._curators:
+            detail = (
+                "only the curator reads users' balances: send a private key whose public key is in "
+                "the gateway's curator_keys"
+            )
+            raise RequestFailed(ProblemReason.NOT_CURATOR, detail)
 
     def signer_of(self, authorization: str | None) -> RequestSigner | None:
         """Return the signer for a header; None for a caller without a key.

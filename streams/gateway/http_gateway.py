@@ -1,6 +1,6 @@
 """The gateway's server: which requests are handled, when, and with which response.
 
-1. The caller's key is read, and unknown callers are refused.
+1. The caller's key is read, and callers without the right are refused.
 2. A place is taken, or the request is refused with 429. The place is free again when the work has
    ended, even if the caller has disconnected by then.
 3. The body is read, within a limit of bytes and of seconds.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from importlib import resources
@@ -26,7 +26,13 @@ from aiohttp import web
 
 from streams.config import failure_of
 from streams.gateway.callers import Callers, acting_for
-from streams.gateway.http_operations import OPERATIONS, PARAMETERS, GatewayCall, Operation
+from streams.gateway.http_operations import (
+    OPERATIONS,
+    PARAMETERS,
+    GatewayCall,
+    Operation,
+    StoredFacts,
+)
 from streams.gateway.messages import HttpProblem
 from streams.gateway.problems import (
     RETRIED,
@@ -37,7 +43,6 @@ from streams.gateway.problems import (
     problem_of,
 )
 from streams.http_server import Handler, HttpServer
-from streams.operations.status import DatasetStatus
 from streams.records.signatures import RequestSigner
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import Deadline
@@ -63,7 +68,7 @@ class Gateway(HttpServer):
     def __init__(
         self,
         turnstile: Turnstile,
-        datasets: Callable[[], Mapping[str, DatasetStatus]],
+        stored: StoredFacts,
         address: str,
         certificate: ssl.SSLContext | None = None,
         *,
@@ -77,7 +82,7 @@ class Gateway(HttpServer):
 
         Args:
             turnstile: a client of the service whose signer is a ``CallerSigner``.
-            datasets: returns all datasets, with their policies.
+            stored: reads the stored state of the service.
             address: host:port to listen on; port 0 takes a free port.
             certificate: for TLS.
             timeout: seconds that a request waits for all partitions.
@@ -88,7 +93,7 @@ class Gateway(HttpServer):
         """
         super().__init__(address, page=page, certificate=certificate, largest=largest)
         self.broken = asyncio.Event()
-        self._turnstile, self._datasets, self._timeout = turnstile, datasets, timeout
+        self._turnstile, self._stored, self._timeout = turnstile, stored, timeout
         self._callers = callers or Callers()
         self._most, self._busy = most, 0
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="turnstile-gateway")
@@ -119,6 +124,8 @@ class Gateway(HttpServer):
             try:
                 # Steps 1 and 2.
                 signer = self._callers.signer_of(request.headers.get("Authorization"))
+                if operation.for_curator:
+                    self._callers.check_curator(signer)
                 if self._busy >= self._most:
                     raise RequestFailed(
                         ProblemReason.TOO_MANY_REQUESTS,
@@ -146,7 +153,7 @@ class Gateway(HttpServer):
 
             def work() -> bytes:
                 body = operation.body and _decoded(content, operation.body)
-                call = GatewayCall(self._turnstile, self._datasets, deadline, place, body)
+                call = GatewayCall(self._turnstile, self._stored, deadline, place, body)
                 with acting_for(signer):
                     return msgspec.json.encode(operation.answer(call))
 

@@ -6,7 +6,7 @@ Each operation of an attempt asks all partitions for its state and continues it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -21,10 +21,16 @@ from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from streams.gateway.messages import (
     AttemptHandle,
     AttemptState,
+    Balance,
+    BalanceList,
+    BalancesAsked,
     Body,
+    Budget,
+    BudgetList,
     ChargeDecision,
     CollectedChargeDecision,
     Dataset,
+    DatasetList,
     EnrolledRoster,
     GaussianNoise,
     HaltedUser,
@@ -44,8 +50,10 @@ from streams.gateway.messages import (
     SentNorms,
 )
 from streams.gateway.problems import ProblemReason, RequestFailed, dataset_of
+from streams.ledger.partition_errors import PartitionError
 from streams.operations.status import DatasetStatus
-from streams.records import Counter, Name, Reason, halt_reason
+from streams.records import Counter, Name, Reason, Rejection, User, halt_reason
+from streams.records.users import normal_form
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import Deadline
 from streams.sdk.decisions import StepDecision, refusing_budget
@@ -69,19 +77,31 @@ PARAMETERS: Final[Mapping[str, Any]] = {
 """The type of each parameter in a path."""
 
 
+class StoredFacts(NamedTuple):
+    """Reads the stored state of the service.
+
+    Attributes:
+        datasets: returns all datasets, with their policies.
+        balances: returns the balances of users in a dataset (``operations.balance``).
+    """
+
+    datasets: Callable[[], Mapping[str, DatasetStatus]]
+    balances: Callable[[str, Sequence[User]], Sequence[Mapping[str, Any]]]
+
+
 class GatewayCall(NamedTuple):
     """One request, and what is needed to answer it.
 
     Attributes:
         turnstile: a client of the service.
-        datasets: returns all datasets, with their policies.
+        stored: reads its stored state.
         deadline: until when all partitions have to answer.
         place: the parameters of the path.
         body: the body of the request.
     """
 
     turnstile: Turnstile
-    datasets: Callable[[], Mapping[str, DatasetStatus]]
+    stored: StoredFacts
     deadline: Deadline
     place: Mapping[str, Any]
     body: Any
@@ -104,10 +124,7 @@ class GatewayCall(NamedTuple):
         Raises:
             RequestRejected: it does not exist.
         """
-        found = self.datasets().get(name)
-        if found is None:
-            raise RequestRejected(Reason.UNKNOWN_DATASET, f"dataset {name!r} does not exist", None)
-        return found
+        return _known(self.stored.datasets(), name)
 
 
 @dataclass(frozen=True)
@@ -119,12 +136,14 @@ class Operation:
         path: with the parameters in braces.
         answer: the function that does it. Its docstring describes the operation.
         body: the type of the body of a request; None if it has none.
+        for_curator: only the curator may send it.
     """
 
     method: str
     path: str
     answer: Callable[[GatewayCall], msgspec.Struct]
     body: type[Body] | None = None
+    for_curator: bool = False
 
     @property
     def response(self) -> type[msgspec.Struct]:
@@ -148,6 +167,48 @@ def show_dataset(call: GatewayCall) -> Dataset:
     """Show the policy of a dataset."""
     found = call.known(call.place["dataset"])
     return dataset_of(found.policy, closed=found.closed)
+
+
+def list_datasets(call: GatewayCall) -> DatasetList:
+    """List all datasets, by name."""
+    found = sorted(call.stored.datasets().items())
+    return DatasetList(datasets=[dataset_of(one.policy, closed=one.closed) for _, one in found])
+
+
+def show_budget(call: GatewayCall) -> BudgetList:
+    """Show the public part of the budgets that a charge to a dataset draws on."""
+    datasets = call.stored.datasets()
+    names = [call.place["dataset"]]
+    for name in names:  # which grows
+        policy = _known(datasets, name).policy
+        names += [parent for parent in policy.parents or () if parent not in names]
+    return BudgetList(
+        budgets=[
+            Budget(policy=dataset_of(found.policy, closed=found.closed), holder=found.holder)
+            for found in map(datasets.__getitem__, names)
+        ]
+    )
+
+
+_reading_balances = BoundedSemaphore(1)
+
+
+def list_balances(call: GatewayCall) -> BalanceList:
+    """List the balances of users. For the curator only: they depend on the users' data."""
+    dataset, users = call.place["dataset"], call.body.users
+    known = [normal_form(user) if isinstance(user, str) else user for user in users]
+    if not _reading_balances.acquire(blocking=False):
+        detail = "another caller reads balances at this time: send this request again"
+        raise RequestFailed(ProblemReason.TOO_MANY_REQUESTS, detail)
+    try:
+        found = call.stored.balances(dataset, list(dict.fromkeys(known)))
+    except Rejection as rejection:
+        raise RequestRejected(rejection.reason, rejection.detail, None) from None
+    except PartitionError as error:  # such as a missing erasure key
+        raise RequestFailed(ProblemReason.SERVICE_UNAVAILABLE, str(error)) from None
+    finally:
+        _reading_balances.release()
+    return BalanceList(balances=[msgspec.convert(balance, Balance) for balance in found])
 
 
 def open_attempt(call: GatewayCall) -> AttemptState:
@@ -233,6 +294,12 @@ def charge_roster(call: GatewayCall) -> RosterStepDecision:
     return _filled(RosterStepDecision, step, **_names(call.place))
 
 
+def _known(datasets: Mapping[str, DatasetStatus], name: str) -> DatasetStatus:
+    if name not in datasets:
+        raise RequestRejected(Reason.UNKNOWN_DATASET, f"dataset {name!r} does not exist", None)
+    return datasets[name]
+
+
 _reading_halts = BoundedSemaphore(_READS_OF_HALTS)
 
 
@@ -316,12 +383,16 @@ def _mechanism(
                 return PoissonGaussian(noise.noise_stddev, noise.sampling_rate)
 
 
-_RUN = "/v1/datasets/{dataset}/runs/{run}"
+_DATASET = "/v1/datasets/{dataset}"
+_RUN = f"{_DATASET}/runs/{{run}}"
 _ATTEMPT = f"{_RUN}/attempts/{{attempt}}"
 
 OPERATIONS: Final = (
+    Operation("GET", "/v1/datasets", list_datasets),
     Operation("POST", "/v1/datasets", create_dataset, NewDataset),
-    Operation("GET", "/v1/datasets/{dataset}", show_dataset),
+    Operation("GET", _DATASET, show_dataset),
+    Operation("GET", f"{_DATASET}/budget", show_budget),
+    Operation("POST", f"{_DATASET}/balances", list_balances, BalancesAsked, for_curator=True),
     Operation("POST", f"{_RUN}/attempts", open_attempt, NewAttempt),
     Operation("POST", f"{_RUN}/close", close_run),
     Operation("GET", _ATTEMPT, show_attempt),

@@ -33,6 +33,8 @@ class ProblemReason(StrEnum):
     """The request has no key, or one that is no private key of ``turnstile keys new``."""
     UNKNOWN_CALLER = "unknown-caller"
     """The gateway does not serve this key. Its setting gateway_keys has the public keys."""
+    NOT_CURATOR = "not-curator"
+    """Only the curator reads balances. The gateway's setting curator_keys has the public keys."""
     REFUSED = "refused"
     """The gateway is not known by this name, or the page of another site sent the request."""
     NOT_FOUND = "not-found"
@@ -66,7 +68,10 @@ AnyReason: TypeAlias = Reason | ProblemReason
 _REASONS: Final[Mapping[int, tuple[AnyReason, ...]]] = {
     400: (ProblemReason.MALFORMED_REQUEST,),
     401: (ProblemReason.UNAUTHENTICATED,),
-    403: (ProblemReason.REFUSED, ProblemReason.UNKNOWN_CALLER, Reason.NOT_ALLOWED),
+    403: (
+        *(ProblemReason.REFUSED, ProblemReason.UNKNOWN_CALLER, ProblemReason.NOT_CURATOR),
+        Reason.NOT_ALLOWED,
+    ),
     404: (
         *(ProblemReason.NOT_FOUND, Reason.UNKNOWN_DATASET),
         *(Reason.UNKNOWN_RUN, Reason.UNKNOWN_ROSTER),

@@ -40,6 +40,7 @@ from streams.records import (
     CreateDataset,
     Enrol,
     Erase,
+    Holder,
     Import,
     NormEvent,
     NormEvents,
@@ -68,6 +69,7 @@ class DatasetSummary(msgspec.Struct, frozen=True):
     exhausted: int  # users with nothing left
     closed: bool = False
     allow: list[Allowed] | None = None  # the access list in force; None: the dataset is open
+    holder: Holder | None = None  # the run that holds the budget, if one does
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -204,6 +206,7 @@ class Ledger:
                 accounts.exhausted_users,
                 (name,) in state.closed,
                 state.authorization.allowed(name),
+                state.holds.get((name,)),
             )
             for name, accounts in state.datasets.items()
         }

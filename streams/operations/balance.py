@@ -1,20 +1,23 @@
-"""The balances of a user in the stored state: nothing is acquired or written."""
+"""The balances of users in the stored state: nothing is acquired or written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streams.config import Config, Unavailable
 from streams.ledger.accrual import budgets_of
+from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger, ledger_of
 from streams.ledger.partition_errors import UnknownState
 from streams.operations.guarantees import Amounts
 from streams.operations.status import from_redis
 from streams.records import User
 from streams.records.users import UserIds
+from streams.sdk.budget_file import BudgetFile
 from streams.store.layout import LAYOUT, Damaged, Identity
 
 if TYPE_CHECKING:
@@ -24,25 +27,30 @@ if TYPE_CHECKING:
 def read_balances(config: Config, dataset: str, users: Sequence[User]) -> list[dict[str, Any]]:
     """Return the balances of users, by ids as the log has them; none if never charged.
 
+    A service is read from Redis, and a budget file by itself.
+
     Raises:
         PartitionError: users were erased under a key that is not known here.
         Rejection: UNKNOWN_DATASET.
         Unavailable: Redis does not answer, or has no intact state of this release.
+        UnusableFile: the budget file cannot be read.
     """
+    if config.budgets:
+        with closing(BudgetFile(config.budgets, config.timeout, writable=False)) as file:
+            ledgers = file.load()
+        return balances_of(ledgers, dataset, users)
 
     async def read(store: RedisStore) -> list[dict[str, Any]]:
         layout, topic, partitions = Identity.of((await store.glance(0)).meta)
         if layout != str(LAYOUT):
             raise Unavailable("Redis has no state of this release: check the address and prefix")
         found: list[dict[str, Any]] = []
-        for user in users:
-            (home,) = UserIds([user]).homes(int(partitions)).tolist()
-            if (stored := await store.load(home)) is None:
-                raise Unavailable(f"Redis has no state of partition {home}: start a worker")
-            place = home, int(partitions), bytes.fromhex(topic)
+        for partition, some in _by_partition(users, int(partitions)).items():
+            if (stored := await store.load(partition)) is None:
+                raise Unavailable(f"Redis has no state of partition {partition}: start a worker")
+            place = partition, int(partitions), bytes.fromhex(topic)
             ledger = ledger_of(stored, *place, stored.meta.chain, config.erasure_keys)
-            at = {"partition": home, "offset": stored.next}
-            found += [{**one, **at} for one in _balances(ledger, dataset, user)]
+            found += _balances_in(ledger, stored.next, dataset, some)
         return found
 
     try:
@@ -51,9 +59,53 @@ def read_balances(config: Config, dataset: str, users: Sequence[User]) -> list[d
         raise Unavailable(f"{error}: look at `turnstile status`") from error
 
 
-def _balances(ledger: Ledger, dataset: str, user: User) -> Iterator[dict[str, Any]]:
-    """Yield the balance in each budget that a charge to the dataset draws on."""
+def balances_of(
+    ledgers: Sequence[Ledger], dataset: str, users: Sequence[User]
+) -> list[dict[str, Any]]:
+    """Return the balances of users, from the ledgers of all partitions.
+
+    Raises:
+        Rejection: UNKNOWN_DATASET.
+    """
+    return [
+        balance
+        for partition, some in _by_partition(users, len(ledgers)).items()
+        for balance in _balances_in(
+            ledgers[partition], ledgers[partition].chain.last + 1, dataset, some
+        )
+    ]
+
+
+def _by_partition(users: Sequence[User], partitions: int) -> dict[int, list[User]]:
+    """Return the partitions of users, each with its users, in increasing order."""
+    homes = UserIds(users).homes(partitions).tolist()
+    return {
+        partition: [user for user, home in zip(users, homes, strict=True) if home == partition]
+        for partition in sorted(set(homes))
+    }
+
+
+def _balances_in(
+    ledger: Ledger, offset: int, dataset: str, users: Sequence[User]
+) -> Iterator[dict[str, Any]]:
+    """Yield each user's balance in each budget that a charge to the dataset draws on.
+
+    Args:
+        ledger: that of the users' partition.
+        offset: the offset that it applies next.
+        dataset: the charged dataset.
+        users: ids as the log has them.
+
+    Raises:
+        Rejection: UNKNOWN_DATASET.
+    """
     budgets = budgets_of(ledger.state, dataset)
+    place = {"partition": ledger.state.partition, "offset": offset}
+    for user in users:
+        yield from ({**one, **place} for one in _balances(budgets, user))
+
+
+def _balances(budgets: Budgets, user: User) -> Iterator[dict[str, Any]]:
     known = budgets.known_as(UserIds([user]))
     for accounts in budgets.accounts:
         if accounts.knows(known)[0]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from streams.config import Config, Unavailable
 from streams.kafka.results import TopicsSeen
 from streams.kafka.topics import NORMS, Topics
-from streams.records import AccessList, Policy
+from streams.records import AccessList, Holder, Policy
 from streams.sdk.budget_file import BudgetFile
 from streams.store.layout import chain_fields, fields_of_nothing, with_meta_digest
 from streams.store.misfit import Problem, Suspensions
@@ -109,6 +109,7 @@ class DatasetStatus:
     closed: bool = False
     allow: AccessList | None = None  # in force in the first partition; None: the dataset is open
     allow_agrees: bool = True  # whether it is in force in all partitions
+    holder: Holder | None = None  # the run that holds the budget, if one does
 
     @property
     def state(self) -> str:
@@ -193,6 +194,7 @@ def datasets_of(glances: Iterable[Glance]) -> dict[str, DatasetStatus]:
             dataset.users += found.users
             dataset.exhausted += found.exhausted
             dataset.closed |= found.closed
+            dataset.holder = dataset.holder or found.holder
     return datasets
 
 

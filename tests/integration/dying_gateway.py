@@ -20,6 +20,8 @@ from typing import NoReturn
 from streams.config import Config
 from streams.gateway.callers import CallerSigner
 from streams.gateway.http_gateway import Gateway
+from streams.gateway.http_operations import StoredFacts
+from streams.operations.balance import read_balances
 from streams.operations.status import read_datasets
 from streams.records import Charge, decode_request
 from streams.sdk.client import Turnstile
@@ -54,8 +56,8 @@ def die() -> NoReturn:
 
 async def serve(config: Config, point: str) -> None:
     turnstile = Turnstile(connection=DyingConnection(config, point), signer=CallerSigner())
-    datasets = partial(read_datasets, config)
-    served = Gateway(turnstile, datasets, "127.0.0.1:0", timeout=config.timeout)
+    stored = StoredFacts(partial(read_datasets, config), partial(read_balances, config))
+    served = Gateway(turnstile, stored, "127.0.0.1:0", timeout=config.timeout)
     await served.start()
     print(served.url, flush=True)
     await asyncio.Event().wait()

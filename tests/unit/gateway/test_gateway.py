@@ -120,6 +120,115 @@ def test_list_of_halts_says_if_it_is_cut_off(
         assert (len(listed["halts"]), listed["is_complete"]) == (min(step + 1, 2), is_complete)
 
 
+# --- reading ------------------------------------------------------------------------------------
+
+
+def budget(gateway: Gateway, dataset: str) -> dict[str, Any]:
+    """Return the public part of each budget of a dataset, by name."""
+    shown = ask(gateway, "GET", f"/v1/datasets/{dataset}/budget")
+    assert shown.status == 200, shown.body
+    return {one["policy"]["dataset"]: one for one in shown.body["budgets"]}
+
+
+def test_datasets_are_listed_with_their_policies(service: Partitions, gateway: Gateway) -> None:
+    assert ask(gateway, "GET", "/v1/datasets").body == {"datasets": []}
+    made = [create(gateway, name=name, user_ids="integer").body for name in ("e", "d")]
+    assert ask(gateway, "GET", "/v1/datasets").body == {"datasets": made[::-1]}
+    service.turnstile.close_dataset("e")
+    assert [one["closed"] for one in ask(gateway, "GET", "/v1/datasets").body["datasets"]] == [
+        *(False, True),
+    ]
+
+
+def test_budget_shows_the_policies_and_the_run_that_holds_each(
+    service: Partitions, gateway: Gateway
+) -> None:
+    create(gateway, name="outer")
+    policy = create(gateway, parents=["outer"]).body
+    assert {name: one["holder"] for name, one in budget(gateway, "d").items()} == {
+        "d": None,
+        "outer": None,
+    }
+    opened(gateway)
+    shown = budget(gateway, "d")
+    assert list(shown) == ["d", "outer"]
+    assert shown["d"] == {"policy": policy, "holder": None}
+    assert shown["outer"]["holder"] == {"dataset": "d", "run": "r"}
+    assert budget(gateway, "outer")["outer"] == shown["outer"]
+    service.turnstile.close_run("d", "r")
+    assert budget(gateway, "outer")["outer"]["holder"] is None
+    unknown = ask(gateway, "GET", "/v1/datasets/e/budget")
+    assert (unknown.status, unknown.body["reason"]) == (404, "unknown-dataset")
+
+
+def test_public_part_of_a_budget_does_not_depend_on_the_norms_of_users(
+    service: Partitions, gateway: Gateway
+) -> None:
+    path = opened_in(gateway, "d")
+    ask(gateway, "POST", f"{path}/steps/0", STEP)
+    other = Partitions()
+    with gateway_to(other) as beside:
+        ask(beside, "POST", f"{opened_in(beside, 'd')}/steps/0", {**STEP, "norms": [9.0, 0, 0]})
+        assert budget(beside, "d") == budget(gateway, "d")
+    assert service.spent() != other.spent()
+
+
+def opened_in(gateway: Gateway, name: str) -> str:
+    create(gateway, name=name)
+    return opened(gateway)
+
+
+def test_balances_are_for_the_curator_alone(service: Partitions) -> None:
+    with gateway_to(service, curators=public("carol")) as gateway:
+        create(gateway, name="outer", budget=2.0, user_ids="integer")
+        create(gateway, parents=["outer"], user_ids="integer")
+        ask(gateway, "POST", f"{opened(gateway)}/steps/0", STEP)
+        asked: dict[str, Any] = {"users": [1, 3, 3, 77]}
+        for key in (None, private_key("alice")):
+            refused = ask(gateway, "POST", "/v1/datasets/d/balances", asked, key=key)
+            assert (refused.status, refused.body["reason"]) == (403, "not-curator")
+        curator = private_key("carol")
+        found = ask(gateway, "POST", "/v1/datasets/d/balances", asked, key=curator)
+        assert found.status == 200, found.body
+        balances = {(one["user"], one["dataset"]): one for one in found.body["balances"]}
+        assert len(balances) == len(found.body["balances"])
+        assert balances.keys() == {(user, name) for user in (1, 3) for name in ("d", "outer")}
+        for (user, name), one in balances.items():
+            assert one["spent"] == [SPENT[user]]
+            assert one["left"] == [(2.0 if name == "outer" else 1.0) - SPENT[user]]
+            assert one["offset"] == len(service.logs[one["partition"]])
+        unknown = ask(gateway, "POST", "/v1/datasets/e/balances", asked, key=curator)
+        assert (unknown.status, unknown.body["reason"]) == (404, "unknown-dataset")
+
+
+def test_gateway_without_curators_shows_nobody_a_balance(gateway: Gateway, path: str) -> None:
+    ask(gateway, "POST", f"{path}/steps/0", STEP)
+    key = private_key("carol")
+    refused = ask(gateway, "POST", "/v1/datasets/d/balances", {"users": [1]}, key=key)
+    assert (refused.status, refused.body["reason"]) == (403, "not-curator")
+
+
+def test_curator_is_served_beside_the_listed_callers(service: Partitions) -> None:
+    with gateway_to(service, keys=public("alice"), curators=public("carol")) as gateway:
+        create(gateway, key=private_key("alice"))
+        for name, status in (("carol", 200), ("alice", 403), ("bob", 403)):
+            asked = {"users": ["ada"]}
+            key = private_key(name)
+            response = ask(gateway, "POST", "/v1/datasets/d/balances", asked, key=key)
+            assert response.status == status, (name, response.body)
+
+
+def test_decision_ids_are_those_of_the_log_and_stay_the_same(
+    service: Partitions, gateway: Gateway, path: str
+) -> None:
+    first = ask(gateway, "POST", f"{path}/steps/0", STEP).body["decision_ids"]
+    offsets = [len(log) - 1 for log in service.logs]
+    assert first == [f"{'0' * 32}/{p}/{offset}" for p, offset in enumerate(offsets)]
+    again = ask(gateway, "POST", f"{path}/steps/0", STEP).body["decision_ids"]
+    assert again == first
+    assert ask(gateway, "POST", f"{path}/steps/1", STEP).body["decision_ids"] != first
+
+
 # --- keys ---------------------------------------------------------------------------------------
 
 

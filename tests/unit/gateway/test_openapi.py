@@ -11,6 +11,7 @@ import jsonschema
 from streams.gateway.http_operations import OPERATIONS
 from streams.gateway.problems import STATUSES
 from tests.gateways import gateway_to
+from tests.keys import private_key, public
 from tests.readme import TOP
 from tests.unit.gateway.asking import STEP, ask, create, opened
 from tests.unit.sdk.partitions import Partitions
@@ -52,12 +53,13 @@ def test_schemas_are_valid_and_every_reference_is_defined() -> None:
 
 
 def test_responses_fit_their_schemas() -> None:
-    with gateway_to(Partitions()) as gateway:
+    with gateway_to(Partitions(), curators=public("carol")) as gateway:
         made = create(gateway, user_ids="integer", assume_independent_timing=True)
         path = opened(gateway)
         collecting = opened(gateway, "collects", collect={"clip_norm": 1.0})
         norms = {name: STEP[name] for name in ("users", "norms")}
         noise = {"mechanism": STEP["mechanism"]}
+        asked, key = {"users": STEP["users"]}, private_key("carol")
         responses = [
             (made, "Dataset"),
             (ask(gateway, "GET", path), "AttemptState"),
@@ -69,6 +71,9 @@ def test_responses_fit_their_schemas() -> None:
                 "CollectedChargeDecision",
             ),
             (ask(gateway, "GET", f"{path}/halts"), "HaltList"),
+            (ask(gateway, "GET", "/v1/datasets"), "DatasetList"),
+            (ask(gateway, "GET", "/v1/datasets/d/budget"), "BudgetList"),
+            (ask(gateway, "POST", "/v1/datasets/d/balances", asked, key=key), "BalanceList"),
             (create(gateway, budget=2.0), "HttpProblem"),
         ]
     for response, name in responses:

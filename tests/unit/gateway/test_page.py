@@ -6,16 +6,19 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from tests.gateways import gateway_to
+from tests.keys import private_key, public
 from tests.readme import blocks, page
 from tests.unit.sdk.partitions import Partitions
 
-HANDLE = r"1-[0-9a-f]{32}"
+LOG = r"[0-9a-f]{32}"
+HANDLE = rf"1-{LOG}"
 URL = "http://127.0.0.1:8482/"
 BATCHES = [{1: 0.5, 2: 3.0}, {1: 0.25}, {1: 0.25}]
 
@@ -59,16 +62,20 @@ def test_batches_of_the_spark_example_are_charged_once() -> None:
 
 @pytest.mark.process
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_commands_of_the_page_have_the_output_of_the_page() -> None:
+def test_commands_of_the_page_have_the_output_of_the_page(tmp_path: Path) -> None:
     shown = "".join(re.findall(r"```console\n(.*?)```", page("gateway"), re.DOTALL))
+    shown = re.sub(rf'(?<="){LOG}(?=/)', "0" * 32, shown)  # the id of a log in memory
     attempt = shown_attempt = re.findall(HANDLE, shown)[0]
     variables, compared = "", 0
-    with gateway_to(Partitions(4)) as gateway:
+    (tmp_path / "curator.key").write_text(private_key("carol"))
+    with gateway_to(Partitions(4), curators=public("carol")) as gateway:
         for line in filter(None, shown.splitlines()):
             here = line.replace(shown_attempt, attempt).replace(URL, gateway.url)
             if here.startswith("$ curl"):
                 script = variables + here[2:]
-                done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+                done = subprocess.run(
+                    ["bash", "-c", script], cwd=tmp_path, capture_output=True, check=True
+                )
                 found = done.stdout.decode()
                 attempt = (re.findall(HANDLE, found) or [attempt])[0]
             elif here.startswith("$ "):
@@ -77,4 +84,4 @@ def test_commands_of_the_page_have_the_output_of_the_page() -> None:
                 expected = line.replace(shown_attempt, attempt).split("...")
                 assert all(part.rstrip(", ") in found for part in expected), found
                 compared += 1
-    assert compared == 3
+    assert compared == 7
