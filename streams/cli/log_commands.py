@@ -47,11 +47,21 @@ from streams.replay.receipts import (
 )
 from streams.replay.verify import verify as verify_service
 
-_VERIFIED = (
-    *("partition", "to", "state_at", "snapshot_at"),
-    *("users", "answers", "rejects", "odometers", "priced", "findings"),
-)
-_COUNTED = ("signed", "without_signature", "in_outbox", "expired")
+_VERIFIED = {
+    "partition": "partition",
+    "to": "replayed to offset",
+    "state_at": "state compared at",
+    "snapshot_at": "snapshot compared at",
+    **{name: name for name in ("users", "answers", "rejects", "odometers")},
+    "cost_tables": "cost tables",
+    "findings": "findings",
+}
+_COUNTED = {
+    "signed": "signed",
+    "without_signature": "without signature",
+    "in_outbox": "in outbox",
+    "expired": "expired",
+}
 """Columns that are shown only if a partition has such records."""
 
 
@@ -139,7 +149,8 @@ def import_file(options: argparse.Namespace, config: Config) -> int:
 
     The service needs the number of partitions of the file, and no clients until the command has
     ended. The file then refuses every charge. Answers and their journal move to the topics of
-    answerers. The command reads the log of the service and compares its hash chain with the file.
+    answerers: a file with answers needs the rights of the role answerer, others those of the role
+    trainer. The command reads the log of the service and compares its hash chain with the file.
     If it is interrupted, run it again. Datasets with an access list then need `turnstile dataset
     access --copied-from` with the id that this command prints as from.
     """
@@ -224,7 +235,7 @@ def show_progress(replay: LogReplay) -> None:
 def _partition_fields(part: PartitionVerified) -> dict[str, Any]:
     names = (
         *("records", "state_at", "snapshot_at", "users", "answers", "rejects", "odometers"),
-        *("priced", "signed", "without_signature", "in_outbox", "expired", "impossible"),
+        *("cost_tables", "signed", "without_signature", "in_outbox", "expired", "impossible"),
     )
     extent = {"partition": part.partition, "from": part.began, "to": part.next}
     counts = {"findings": part.counts.total(), "seconds": round(part.seconds, 3)}
@@ -234,8 +245,8 @@ def _partition_fields(part: PartitionVerified) -> dict[str, Any]:
 
 def _show_verdict(verified: Verified, against: Receipt | None, as_json: bool) -> None:
     parts = verified.partitions
-    counted = (name for name in _COUNTED if any(getattr(part, name) for part in parts))
-    columns = (*_VERIFIED, *counted)
+    counted = {n: _COUNTED[n] for n in _COUNTED if any(getattr(part, n) for part in parts)}
+    columns = _VERIFIED | counted
     show("verified_partition", map(_partition_fields, parts), as_json, columns)
     summary = {
         "fits": verified.fits,

@@ -61,8 +61,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         try:
             return command.function(options, config)
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] in _OF_SERVICE:
-                raise lacking(f"`turnstile {command.name}`", "service", error) from error
+            package = (error.name or "").partition(".")[0]
+            if package in _OF_SERVICE:
+                problem = lacking(f"`turnstile {command.name}`", "service", error)
+                # Pages are served by aiohttp, whatever they show.
+                if "budgets" in command.settings and package != "aiohttp":
+                    problem = ConfigurationError(f"{problem}, or give --budgets FILE")
+                raise problem from error
             raise
     except Failure as error:
         note(": ".join(["turnstile", *getattr(error, "__notes__", ()), str(error)]))

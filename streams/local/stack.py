@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -229,9 +230,13 @@ class LocalStack:
             raise
         finally:
             self._workers, self._redis, self._broker = [], None, None
+            logs = self._directory.path / "logs"
+            with suppress(OSError):
+                logs.rmdir()  # without a log, no process was started
+            keep = keep and logs.exists()
             self._directory.close(keep)
             if keep and self._directory.temporary:
-                self._say(f"The logs stay in {self._directory.path / 'logs'}")
+                self._say(f"The logs stay in {logs}")
             self._directory = None
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Explains one decision from the log: the step, and what it meant for each of its users.
+"""Explains one decision from the log: the step, and the result for each of its users.
 
 The decision is that of one partition, and the log is replayed up to its end, as for one user
 (``streams.replay.explain``). The result has data of all users of the step: it is for the curator.
@@ -61,7 +61,7 @@ class NoDecision(Failure):
 
 @dataclass(frozen=True)
 class DecidedUser:
-    """What a decision meant for one user.
+    """The result of a decision for one user.
 
     Attributes:
         user: the id as outputs have it: ``erased:i:`` or ``erased:s:`` for an erased user.

@@ -64,7 +64,7 @@ class PartitionVerified:
     answers: int = 0  # outputs that were found, in halts and in rejects
     rejects: int = 0
     odometers: int = 0  # users with an odometer record
-    priced: int = 0  # roster steps whose cost table was computed again
+    cost_tables: int = 0  # roster steps whose cost table was computed again
     in_outbox: int = 0  # outputs that are in the outbox and not published yet
     expired: int = 0  # outputs that their topics may have deleted because of their age
     signed: int = 0  # records with a signature of a trusted key, if keys are given

@@ -144,7 +144,7 @@ class _Partition:
             self._published[output.channel].expect(offset, output, required=required)
         if isinstance(request := applied.request, ChargeRoster):
             _check_cost_table(offset, request, replay.ledger, self.result)
-            self.result.priced += 1
+            self.result.cost_tables += 1
 
     def _compare_at(self, replay: LogReplay, offset: int) -> None:
         self._snapshot.compare_at(replay.ledger, offset)

@@ -133,7 +133,7 @@ def test_a_client_needs_seven_packages(bare: Path, folder: Path) -> None:
     answer = "answer daily.toml --input daily.csv --take-over"
     for words in (
         *(answer, "answers d", "verify", "halts", "odometer --delta 1e-5", "dataset list", "runs"),
-        "report d",
+        *("report d", "balance d --user 1"),
     ):
         command, *others = words.split()
         run([turnstile, command, *others, "--budgets", "budgets.db"], folder)
@@ -146,6 +146,7 @@ def test_commands_name_the_extra_that_they_need(bare: Path, folder: Path) -> Non
         )
         assert done.returncode == 2
         assert "with its extra `service`" in done.stderr
+        assert ("--budgets FILE" in done.stderr) == (command == "verify")
 
 
 def test_the_wheel_contains_all_files_that_are_not_python(wheel: Path) -> None:

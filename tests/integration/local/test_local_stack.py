@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from streams.local import LocalFailure, LocalStack, LocalStackError
+from streams.local import LocalFailure, LocalStack, LocalStackError, redis_server
 from streams.local.server_process import LOOPBACK, free_ports
 from streams.local.stack import SECURE_FOLDER
 from tests.integration.local.conftest import WORKER, is_gone
@@ -178,6 +178,24 @@ def test_when_the_last_part_fails_all_others_are_stopped(stack: LocalStack) -> N
     assert caught.value.reason is LocalFailure.NOT_STARTED
     assert is_gone(pids[0])
     assert logs[0].exists()  # the message points to it
+
+
+def test_a_start_without_any_server_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> Path:
+        raise LocalStackError(LocalFailure.NOT_INSTALLED, "no redis-server was found")
+
+    monkeypatch.setattr(redis_server, "find_redis_server", missing)
+    said: list[str] = []
+    data = tmp_path / "data"
+    for guest in (LocalStack(progress=said.append), LocalStack(data=data, progress=said.append)):
+        with pytest.raises(LocalStackError) as caught:
+            guest.start()
+        assert caught.value.reason is LocalFailure.NOT_INSTALLED
+    assert not list(tmp_path.glob("dp-turnstile-*"))
+    assert not (data / "logs").exists()
+    assert not any("logs" in line for line in said)
 
 
 def test_an_error_keeps_the_logs_that_it_names(stack: LocalStack) -> None:

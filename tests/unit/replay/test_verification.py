@@ -61,7 +61,7 @@ def test_untouched_service_fits(archived: Archived) -> None:
     assert all(part.state_at == part.next for part in result.partitions)
     assert sum(part.users for part in result.partitions) == 3 * 40
     assert all(part.answers and part.rejects and part.odometers for part in result.partitions)
-    assert {part.priced for part in result.partitions} == {6 + 5}
+    assert {part.cost_tables for part in result.partitions} == {6 + 5}
     # A slow verification reports in between, too.
     assert {(part.next, part.next) for part in result.partitions} <= set(ends)
 
