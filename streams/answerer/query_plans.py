@@ -24,8 +24,7 @@ from accounting import noise_for_norm_budget
 from accounting.exact.invalid_input import quoted
 from accounting.release.clipping import row_norms
 from streams.answerer.corrections import MissingRatio, correct, ratio_of
-from streams.answerer.event_file import EventFile
-from streams.answerer.events import EventPlace
+from streams.answerer.events import UserEvent
 from streams.answerer.kinds import Floats, Kind
 from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.pricing import Costs, costs_of, rho_of
@@ -81,8 +80,8 @@ class Population:
         return sum(one == query for one, _ in self.parts)
 
 
-def population_of(query_file: QueryFile, file: EventFile) -> Population:
-    """Return the contributions of a file of events to every window of a file of queries."""
+def population_of(query_file: QueryFile, events: Sequence[UserEvent]) -> Population:
+    """Return the contributions of events, in the order of their times, to every window."""
     state = InputState(replace(query_file, blocks=(Blocks(),) * len(query_file.queries)))
     numbers: dict[User, int] = {}
     parts: dict[tuple[int, int], Part] = {}
@@ -102,9 +101,9 @@ def population_of(query_file: QueryFile, file: EventFile) -> Population:
             )
             state.close(window)
 
-    for offset, event in enumerate(file.events):
-        state.take_event(EventPlace(0, offset), event)
-        close(state.clock(1, {}))
+    for event in events:
+        close(event.time)
+        state.take_event(event)
     close(query_file.closed)
     return Population(len(numbers), parts)
 
@@ -390,7 +389,7 @@ class QueryPlan:
 
 
 def plan_of(
-    content: Mapping[str, Any], query: str | None, policy: Policy, file: EventFile
+    content: Mapping[str, Any], query: str | None, policy: Policy, events: Sequence[UserEvent]
 ) -> QueryPlan:
     """Return the plan of a query.
 
@@ -398,14 +397,14 @@ def plan_of(
         content: the tables of a file of queries.
         query: the name of the query; None for the first one that can be planned.
         policy: the policy of the dataset.
-        file: the events.
+        events: in the order of their times.
 
     Raises:
         UnusableQueries: the query cannot be planned.
     """
     query_file = parse_queries(content).for_a_file()
     number = _planned(query_file, query)
-    population = population_of(query_file, file)
+    population = population_of(query_file, events)
     windows, asked = population.windows(number), query_file.queries[number]
     if not windows:
         raise UnusableQueries(f"no window of query {asked.name!r} ends by the end of the input")

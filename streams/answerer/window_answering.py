@@ -14,15 +14,16 @@ takes these steps:
 A block is charged for what its windows left out, without the reserve that windows leave
 (``corrections``).
 
-At the end of an input file, its clock advances to the ``end`` of the input, which is public. So the
-windows are those that end by it, empty ones too, whatever the last event of the file is.
+At the end of an input of files, its clock advances to the ``end`` of the input, or to the time
+before which the operator says that all events are there. Both are public. So the windows are those
+that end by then, empty ones too, whatever the last event of the files is.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from uuid import uuid4
 
@@ -30,8 +31,8 @@ import msgspec
 import numpy as np
 
 from streams.answerer.corrections import correct, ratio_of
-from streams.answerer.event_file import EventFile
-from streams.answerer.events import EventPlace, SkipReason
+from streams.answerer.event_input import EventInput
+from streams.answerer.events import SkipReason
 from streams.answerer.journal import Journal, JournalEntry, LeftOutAmounts, RunHistory, Superseded
 from streams.answerer.kinds import Floats, Kind, order_of
 from streams.answerer.pricing import costs_of
@@ -46,6 +47,7 @@ from streams.answerer.published_answers import (
 from streams.answerer.query_file import Blocks, QueryFile
 from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.running_totals import RunningTotal
+from streams.answerer.spacing import NEVER
 from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.queries.continual_monitoring import ChargedUsers, KeyRelease, QueryAnswerer, Release
 from streams.records import User
@@ -107,6 +109,7 @@ class Answering:
         open_run: opens the run.
         journal: the journal and the published answers.
         announce: called with every answer and correction after its publication.
+        continues: the sources that this one begins with: it can continue a run with one of them.
         charge_again: whether to answer windows that another run of the dataset has answered.
         noise: draws the noise, for tests and plans; None for the operating system.
 
@@ -131,11 +134,12 @@ class Answering:
         journal: Journal,
         announce: Announce = lambda record: None,
         *,
+        continues: Collection[str] = (),
         charge_again: bool = False,
         noise: np.random.Generator | None = None,
     ) -> None:
         self.query_file = query_file
-        self._source = source
+        self._source, self._continues = source, continues
         self._open_run = open_run
         self._journal = journal
         self._announce = announce
@@ -515,13 +519,14 @@ class Answering:
         if (begun := self._history.begun) is None:
             return
         for what, before, now in (
-            ("another file of queries", begun.query_file, self.query_file.digest),
-            ("another input", begun.source, self._source),
+            ("another file of queries", begun.query_file, [self.query_file.digest]),
+            ("another input", begun.source, [self._source, *self._continues]),
         ):
-            if before != now:
+            if before not in now:
                 raise UnusableQueries(
                     f"run {self.query_file.run!r} was begun with {what}, and a run has one file "
-                    "and one input. Restore it, or close the run, and give this file its own run "
+                    "of queries and one input, to which files may only be added, each after those "
+                    "before. Restore it, or close the run, and give this file its own run "
                     "name, and a start after the last published answer. Users keep what they have "
                     "spent",
                     "run",
@@ -589,18 +594,30 @@ def opener(turnstile: Turnstile, query_file: QueryFile, *, take_over: bool = Fal
     )
 
 
-def answer_file(answering: Answering, file: EventFile) -> None:
-    """Answer all windows that end by the ``end`` of the input, from the events of a file.
+def answer_input(answering: Answering, given: EventInput, until: int = NEVER) -> None:
+    """Answer all windows that end by a time, from the events of files or tables.
+
+    A position in the journal is a number of events, in the order of the files. All files are read
+    before a window closes, so an interrupted step has the same events again, and events of a file
+    that is added later count in the windows that are still open. The public ``until`` closes
+    windows, and no event does, whatever its time is.
+
+    Args:
+        answering: whose source is that of the input.
+        given: the events.
+        until: all events before it are there, in ms since 1970; at most the ``end`` of the input.
 
     Raises:
         UnusableQueries: nothing more can be answered.
         TurnstileError: as ``Answering.close_due``.
     """
-    state, replay_until = answering.state, answering.replay_until.get(0, 0)
-    for offset, event in enumerate(file.events[:replay_until]):
-        state.take_event(EventPlace(0, offset), event)
+    state, known = answering.state, answering.replay_until.get(0, 0)
+    due = min(until, answering.query_file.end) + answering.query_file.source.lateness.ms
+    for event in given.events[:known]:
+        state.take_event(event, is_again=True)
     answering.finish_closing()
-    for offset, event in enumerate(file.events):
-        state.take_event(EventPlace(0, offset), event)
-        answering.close_due(state.clock(1, {}))
-    answering.close_due(answering.query_file.closed)
+    state.positions[0] = len(given.events)
+    for event in sorted(given.events[known:], key=lambda event: event.time):
+        answering.close_due(min(event.time, due))  # so that few windows are in memory
+        state.take_event(event)
+    answering.close_due(due)

@@ -336,9 +336,14 @@ class InputState:
         """
         self._take(place, self._reader.decode(value), arrived)
 
-    def take_event(self, place: EventPlace, event: UserEvent) -> None:
-        """Process an event of a file."""
-        self._take(place, event, None)
+    def take_event(self, event: UserEvent, *, is_again: bool = False) -> None:
+        """Process an event of an input that was read whole.
+
+        Args:
+            event: one that can count.
+            is_again: whether an earlier answerer has processed it, so it is not counted again.
+        """
+        self._count(*self._keep(event, None), is_again=is_again)
 
     def _take(self, place: EventPlace, event: UserEvent | SkipReason, arrived: int | None) -> None:
         partition, offset = place
@@ -356,10 +361,17 @@ class InputState:
         if clock is not None:
             self.clocks[partition] = max(clock, self.clocks.get(partition, clock))
         if isinstance(event, UserEvent):
-            outcome, incomplete = self._keep(event, place, arrived)
+            if event.time >= self._start:
+                firsts = self._firsts.setdefault(event.time // self._stretch, {})
+                firsts[partition] = min(offset, firsts.get(partition, offset))
+            self._count(*self._keep(event, arrived), is_again=again)
         else:
-            outcome, incomplete = event, []
-        if outcome is not None and not again:
+            self._count(event, [], is_again=again)
+
+    def _count(
+        self, outcome: SkipReason | None, incomplete: list[tuple[str, str]], *, is_again: bool
+    ) -> None:
+        if outcome is not None and not is_again:
             self.skipped[outcome] += 1
             if outcome is SkipReason.INCOMPLETE:
                 self.incomplete.update(incomplete)
@@ -369,7 +381,7 @@ class InputState:
         return skipped_text(self.skipped, self.incomplete)
 
     def _keep(
-        self, event: UserEvent, place: EventPlace, arrived: int | None
+        self, event: UserEvent, arrived: int | None
     ) -> tuple[SkipReason | None, list[tuple[str, str]]]:
         """Store an event.
 
@@ -378,8 +390,6 @@ class InputState:
         """
         if event.time < self._start:
             return SkipReason.BEFORE, []
-        firsts = self._firsts.setdefault(event.time // self._stretch, {})
-        firsts[place.partition] = min(place.offset, firsts.get(place.partition, place.offset))
         outcome, incomplete = None, []
         for number, (query, panes) in enumerate(zip(self.queries, self._panes, strict=True)):
             added = query.added(event.columns)

@@ -7,12 +7,14 @@ import logging
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
-from streams.answerer.query_file import QueryFile, read_query_file
+from accounting.exact.invalid_input import quoted
+from streams.answerer.query_file import Moment, QueryFile, read_query_file
 from streams.cli.commands import command
 from streams.cli.options import FILE_CLIENT, FOLLOW, ONLY_RUN, TAKE_OVER, arg, flag, log_level
 from streams.cli.plan_commands import check, events_of, plan
@@ -43,11 +45,33 @@ _MISSING_USERS: Final = (
 )
 
 
+def moment_of(text: str) -> Moment:
+    """Parse a date or a time."""
+    try:
+        return Moment(datetime.fromisoformat(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} is not a time: give one like 2026-01-31 or 2026-01-31T18:00"
+        ) from None
+
+
 @command(
     "answer",
     (*FILE_CLIENT, "health", "log_format"),
     arg("file QUERIES.toml", "the queries"),
-    arg("--input FILE", "past events: .csv, .jsonl or .parquet, also with .gz"),
+    arg(
+        "--input FILE",
+        "past events: .csv, .jsonl or .parquet, also with .gz. Several files are read in the order "
+        "of their names; files may be added later",
+        nargs="+",
+        action="extend",
+    ),
+    arg(
+        "--until TIME",
+        "all events of --input before this date or time are there, in the time zone of the "
+        "queries: answer the windows that end by then (default: the end of the input)",
+        moment_of,
+    ),
     flag(
         "--check",
         "show the queries and their noise, and what of --input cannot be read or has no label; "
@@ -95,7 +119,9 @@ def answer(options: argparse.Namespace, config: Config) -> int:
     start_log(options.log_level, config.log_format)
     announce = Printer(options.json)
     if options.input is not None:
-        return _answer_file(options.input, query_file, config, options, announce)
+        return _answer_files(query_file, config, options, announce)
+    if options.until is not None:
+        raise UnusableInput("--until is about files of events: give --input FILE")
     if config.budgets:
         raise UnusableInput(
             "a budget file answers the queries of one file of events: give --input FILE. A topic "
@@ -113,38 +139,40 @@ def answer(options: argparse.Namespace, config: Config) -> int:
     )
 
 
-def _answer_file(
-    path: Path,
+def _answer_files(
     query_file: QueryFile,
     config: Config,
     options: argparse.Namespace,
     announce: Printer,
 ) -> int:
-    from streams.answerer.window_answering import Answering, answer_file, opener
+    from streams.answerer.window_answering import Answering, answer_input, opener
+    from streams.answerer.windows import iso
 
     for other in ("kafka", "streams"):
         logging.getLogger(other).setLevel(logging.CRITICAL)  # this command reports their errors
-    file = events_of(path, query_file.for_a_file(), options)
+    given = events_of(options.input, query_file.for_a_file(), options)
+    until = options.until.ms(query_file.timezone) if options.until else query_file.end
     with client_of(config) as turnstile:
         journal = _journal_of(config, query_file.dataset)
         try:
             answering = Answering(
                 query_file.for_a_file(),
-                file.source,
+                given.source,
                 opener(turnstile, query_file, take_over=options.take_over),
                 journal,
                 announce,
+                continues=given.continues,
                 charge_again=options.charge_again,
             )
-            answer_file(answering, file)
+            answer_input(answering, given, until)
         finally:
             journal.close()
-    calendar = answering.state.calendar
     if not announce.count:
         of = f"{query_file.dataset}/{query_file.run}"
+        by = iso(min(until, query_file.end), query_file.timezone)
         note(
-            f"turnstile: run {of} has answered all {calendar.step:,} windows; "
-            f"`turnstile answers {of}` shows them"
+            f"turnstile: run {of} has answered all windows that end by {by}; "
+            f"`turnstile answers {of}` shows its answers"
         )
     return Exit.OK
 

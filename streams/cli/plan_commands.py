@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,8 @@ from streams.sdk.dataset_requests import policy_from
 from streams.toml import read_toml
 
 if TYPE_CHECKING:
-    from streams.answerer.event_file import EventFile, LabelUse
+    from streams.answerer.event_file import LabelUse
+    from streams.answerer.event_input import EventInput
     from streams.answerer.query_plans import QueryPlan, Scale, Setting
     from streams.records import Policy
 
@@ -81,8 +83,8 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
     shown = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     show("query", rows, options.json, [name for name in shown if not name.endswith("_seconds")])
     if options.input is not None:
-        file = events_of(options.input, query_file.for_a_file(), options)
-        _show_labels(list(label_uses(query_file, file.events)), options.json)
+        given = events_of(options.input, query_file.for_a_file(), options)
+        _show_labels(list(label_uses(query_file, given.events)), options.json)
     if policy is None:
         note(f"turnstile: noise from active_windows is not shown: {_unknown_budget(query_file)}")
     if is_absent:
@@ -125,8 +127,8 @@ def plan(options: argparse.Namespace, config: Config) -> int:
     if options.plot is not None:
         check_package("matplotlib", "plot")
         check_file(options.plot, (".pdf", ".png", ".svg"))
-    file = events_of(options.events, query_file.for_a_file(), options)
-    found = plan_of(content, options.query, policy, file)
+    given = events_of([options.events], query_file.for_a_file(), options)
+    found = plan_of(content, options.query, policy, given.events)
     if options.json:
         show("plan", {"private": not options.public, **asdict(found)}, as_json=True)
     else:
@@ -136,24 +138,29 @@ def plan(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def events_of(path: Path, query_file: QueryFile, options: argparse.Namespace) -> EventFile:
-    """Read a file of events, and report the rows that do not count.
+def events_of(
+    paths: Sequence[Path], query_file: QueryFile, options: argparse.Namespace
+) -> EventInput:
+    """Read files of events in the order of their names, and report the rows that do not count.
 
     Raises:
-        UnusableInput: there are rows that cannot be read, and the operator has not accepted that
-            they do not count.
+        UnusableInput: a file is given twice, or there are rows that cannot be read, and the
+            operator has not accepted that they do not count.
     """
     from streams.answerer.event_file import EventFile
+    from streams.answerer.event_input import EventInput
 
-    file = EventFile(path, query_file)
-    if file.needs_acceptance and not options.accept_skipped:
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UnusableInput("a file of events is given twice: its events would count twice")
+    given = EventInput([EventFile(path, query_file) for path in sorted(paths)])
+    if given.needs_acceptance and not options.accept_skipped:
         raise UnusableInput(
-            f"{file.report()}\nNothing was charged. Correct the rows, or pass --accept-skipped to "
+            f"{given.report()}\nNothing was charged. Correct the rows, or pass --accept-skipped to "
             "go on without them"
         )
-    if report := file.report():
+    if report := given.report():
         note(report)
-    return file
+    return given
 
 
 def _policy_of(

@@ -23,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.answerer.event_file import EventFile
+from streams.answerer.event_input import EventInput
 from streams.answerer.journal import Journal
 from streams.answerer.published_answers import AnswerRecord, PrivateAnswer
 from streams.answerer.query_file import read_query_file
-from streams.answerer.window_answering import Answering, answer_file
+from streams.answerer.window_answering import Answering, answer_input
 from streams.demo.plots import DailyAnswers, plot_revenue
 from streams.demo.purchases import Purchases
 from streams.demo.revenue_plans import (
@@ -173,7 +174,7 @@ def _answered(
     )
     queries, events = _write_input(dataset, purchases, plan, folder)
     query_file = read_query_file(queries)
-    file = EventFile(events, query_file)
+    given = EventInput([EventFile(events, query_file)])
     values, sums = np.zeros((2, purchases.days))
     admitted = halted = 0
 
@@ -193,13 +194,13 @@ def _answered(
     began = perf_counter()
     answering = Answering(
         query_file,
-        file.source,
+        given.source,
         lambda released: turnstile.run(dataset, query_file.run, released=released),
         journal,
         record,
         noise=np.random.default_rng(1),
     )
-    answer_file(answering, file)
+    answer_input(answering, given)
     service = {
         "dataset": dataset,
         "steps": purchases.days,

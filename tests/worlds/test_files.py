@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,26 @@ import redis  # noqa: F401  random ids are drawn when it is loaded, so load it b
 from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import AnswerRecord
 from streams.cli.main import main
-from tests.worlds.events import DAYS, END, LATE, OTHERS, USUAL, answers, key_query, queries, service
+from tests.worlds.events import (
+    DAY,
+    DAYS,
+    END,
+    LATE,
+    OTHERS,
+    USUAL,
+    answers,
+    key_query,
+    queries,
+    service,
+)
 from tests.worlds.neighbours import Fact, Program, check_neighbours
 
 pytestmark = pytest.mark.slow
 Events = list[dict[str, Any]]
 
 
-def as_csv(path: Path, events: Events) -> None:
-    columns = {name: None for event in events for name in event}
+def as_csv(path: Path, events: Events, columns: Iterable[str] = ()) -> None:
+    columns = columns or {name: None for event in events for name in event}
     with path.open("w", newline="", encoding="utf-8") as lines:
         out = csv.DictWriter(lines, list(columns))
         out.writeheader()
@@ -35,6 +46,27 @@ def as_csv(path: Path, events: Events) -> None:
 def as_json_lines(path: Path, events: Events) -> None:
     """Write the events of the user first."""
     path.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in reversed(events)))
+
+
+@contextmanager
+def on_a_service() -> Iterator[tuple[MemoryTopics, TextIOWrapper]]:
+    """Let commands answer on one service in memory; return its topics, and what they print."""
+    turnstile, topics, out = service(), MemoryTopics(), TextIOWrapper(BytesIO())
+    with (
+        patch("streams.answerer.kafka_journal.KafkaJournal", _journal(topics)),
+        patch("streams.kafka.answer_topics.ensure_answer_topics"),
+        patch("streams.cli.answer_commands.client_of", lambda config: nullcontext(turnstile)),
+        redirect_stdout(out),
+    ):
+        yield topics, out
+
+
+def facts_of(topics: MemoryTopics, out: TextIOWrapper) -> Iterator[Fact]:
+    """Yield what is public of the printed and the published answers."""
+    out.seek(0)
+    printed = [line for line in out if "{" in line]
+    for records in (printed, [record for _, record in topics.answers]):
+        yield from answers(msgspec.json.decode(one, type=AnswerRecord) for one in records)
 
 
 def answerer_of(
@@ -48,22 +80,30 @@ def answerer_of(
     def answer(events: Events) -> Iterator[Fact]:
         write(Path(f"events{suffix}"), events)
         Path("queries.toml").write_text(file(end=END))
-        turnstile, topics, out = service(), MemoryTopics(), TextIOWrapper(BytesIO())
-        with (
-            patch("streams.answerer.kafka_journal.KafkaJournal", _journal(topics)),
-            patch("streams.kafka.answer_topics.ensure_answer_topics"),
-            patch("streams.cli.answer_commands.client_of", lambda config: turnstile),
-            redirect_stdout(out),
-        ):
+        with on_a_service() as (topics, out):
             words = ["--input", f"events{suffix}", "--json"]
             code = main(["answer", "queries.toml", *words, *accept])
         yield Fact("exit code", code)
-        out.seek(0)
-        printed = [line for line in out if "{" in line]
-        for records in (printed, [record for _, record in topics.answers]):
-            yield from answers(msgspec.json.decode(one, type=AnswerRecord) for one in records)
+        yield from facts_of(topics, out)
 
     return answer
+
+
+def daily(events: Events) -> Iterator[Fact]:
+    """Answer one more file on each day; all events of the user are in that of the third day."""
+    columns = {name: None for event in events for name in event}
+    days: list[Events] = [[] for _ in range(DAYS)]
+    for event in events:
+        days[event["t"] // DAY if event in OTHERS else 2].append(event)
+    Path("queries.toml").write_text(queries(end=END))
+    with on_a_service() as (topics, out):
+        for day, of_day in enumerate(days, 1):
+            as_csv(Path(f"{day}.csv"), of_day, columns)
+            words = ["--input", *(f"{number}.csv" for number in range(1, day + 1))]
+            words += ["--until", f"1970-01-{day + 1:02}", "--json", "--accept-skipped"]
+            yield Fact("exit code", main(["answer", "queries.toml", *words]))
+            yield Fact("answers so far", len(topics.answers))
+    yield from facts_of(topics, out)
 
 
 def _journal(topics: MemoryTopics) -> Callable[..., MemoryJournal]:
@@ -104,6 +144,12 @@ def test_unreadable_row_needs_a_person_to_confirm(
 @pytest.mark.parametrize("program", [CSV, JSON_LINES], ids=["csv", "jsonl"])
 def test_one_user_of_a_file_decides_nothing(program: Program[Any], name: str) -> None:
     check_neighbours(program, OTHERS, (USUAL | LATE)[name])
+
+
+@pytest.mark.parametrize("name", USUAL | LATE)
+def test_one_user_of_daily_files_decides_nothing(name: str) -> None:
+    facts = check_neighbours(daily, OTHERS, (USUAL | LATE)[name])
+    assert len({fact.value for fact in facts if fact.what == "answers so far"}) == DAYS
 
 
 @pytest.mark.parametrize(

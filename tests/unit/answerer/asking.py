@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streams.answerer.event_file import EventFile
+from streams.answerer.event_input import EventInput
 from streams.answerer.events import EventPlace
 from streams.answerer.kinds import Kind
 from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import AnswerRecord
 from streams.answerer.query_file import Blocks, QueryFile, parse_queries
-from streams.answerer.window_answering import Answering, answer_file
+from streams.answerer.window_answering import Answering, answer_input
 from streams.queries.continual_monitoring import ChargedUsers
 from streams.sdk.client import Turnstile
 
@@ -106,7 +106,7 @@ Look = Callable[[AnswerRecord, ChargedUsers | None], None]
 def answered(
     query_file: QueryFile,
     turnstile: Turnstile,
-    events: Sequence[bytes] | EventFile,
+    events: Sequence[bytes] | EventInput,
     look: Look = lambda record, charge: None,
     seed: int = 1,
 ) -> list[AnswerRecord]:
@@ -133,8 +133,8 @@ def answered(
         announce,
         noise=np.random.default_rng(seed),
     )
-    if isinstance(events, EventFile):
-        answer_file(answering, events)
+    if isinstance(events, EventInput):
+        answer_input(answering, events)
     else:
         read(answering, events)
     return records

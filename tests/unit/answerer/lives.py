@@ -184,7 +184,9 @@ class World:
         self.topics = MemoryTopics()
         self.events: list[bytes] = [event(user, time) for user, time in EVENTS]
 
-    def answering(self, places: Places | None = None) -> Answering:
+    def answering(
+        self, places: Places | None = None, source: str = "x", continues: Sequence[str] = ()
+    ) -> Answering:
         """A new life, which takes over the run."""
         places, query_file = places or Places(), self.query_file
 
@@ -195,7 +197,7 @@ class World:
             return run
 
         journal = WatchedJournal(places, self.topics, query_file, self.goes)
-        return Answering(query_file, "x", opened, journal)
+        return Answering(query_file, source, opened, journal, continues=continues)
 
     def live(self, places: Places | None = None, to: int | None = None) -> None:
         """Live once, to an event or the end of the input, or until killed."""

@@ -13,6 +13,7 @@ import pytest
 
 from streams import Turnstile
 from streams.answerer.event_file import EventFile
+from streams.answerer.event_input import EventInput
 from streams.answerer.query_file import read_query_file
 from streams.cli.main import main
 from streams.demo.purchases import simulated_purchases
@@ -124,7 +125,9 @@ def test_the_example_answers_the_log_and_tells_how_far_it_is_off(
     query_file = read_query_file(queries).for_a_file()
     with Turnstile.in_memory() as turnstile:
         turnstile.create_dataset(query_file.dataset, epsilon=2.0, delta=1e-5, user_ids="integer")
-        records = answered(query_file, turnstile, EventFile(events, query_file), seed=5)
+        records = answered(
+            query_file, turnstile, EventInput([EventFile(events, query_file)]), seed=5
+        )
     published = [msgspec.json.encode(record) for record in records]
     assert len(published) == DAYS + 4 + 4
     answers.write_bytes(b"\n".join(published))

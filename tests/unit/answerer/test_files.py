@@ -19,11 +19,12 @@ from msgspec import structs
 from pyarrow import parquet
 
 from streams.answerer.event_file import EventFile, label_uses
+from streams.answerer.event_input import EventInput
 from streams.answerer.events import EventReader, SkipReason, number_of
 from streams.answerer.memory_journal import MemoryJournal
 from streams.answerer.query_file import QueryFile
 from streams.answerer.query_keys import UnusableQueries
-from streams.answerer.window_answering import Answering, answer_file
+from streams.answerer.window_answering import Answering, answer_input
 from tests.unit.answerer.asking import COUNT, END, FILE, asked_of
 from tests.unit.answerer.lives import World
 
@@ -107,14 +108,14 @@ def opened(tmp_path: Path) -> Opened:
 def charged(path: Path) -> list[dict[int | str, float]]:
     """Return the charge of each window, by user."""
     world = World(QUESTIONS)
-    file = EventFile(path, QUESTIONS)
+    given = EventInput([EventFile(path, QUESTIONS)])
     answering = Answering(
         QUESTIONS,
-        file.source,
+        given.source,
         lambda released: world.service.open(released=released),
         MemoryJournal(world.topics, "d"),
     )
-    answer_file(answering, file)
+    answer_input(answering, given)
     assert sorted(world.answers) == [0, 1, 2, 3]
     return [charge for charge in world.service.charged() if charge]
 

@@ -16,6 +16,7 @@ from bench.corrections import policy_of
 from bench.years import YEAR, daily
 from streams import Turnstile
 from streams.answerer.event_file import EventFile
+from streams.answerer.event_input import EventInput
 from streams.answerer.pricing import costs_of
 from streams.answerer.query_file import parse_queries
 from streams.answerer.query_keys import UnusableQueries
@@ -88,7 +89,7 @@ def test_plan_has_the_errors_of_every_setting(tmp_path: Path) -> None:
     policy = policy_of(1.0, 1e-6)
     query_file = parse_queries(CONTENT)
     file = EventFile(events_file(tmp_path / "events.csv"), query_file.for_a_file())
-    plan = plan_of(CONTENT, "buyers", policy, file)
+    plan = plan_of(CONTENT, "buyers", policy, file.events)
     assert (plan.query, plan.unplanned) == ("buyers", ["mean"])
     modes = [(one.active_windows, one.block_windows > 0) for one in plan.settings]
     assert modes == sorted(set(modes))
@@ -123,7 +124,7 @@ def test_the_whole_vector_of_a_user_is_scaled_to_a_norm(tmp_path: Path) -> None:
     path.write_text("\n".join(["user,time,amount,shop", *rows]))
     buyers = {"name": "buyers", "kind": "distinct", "window": "1d", "active_windows": 4}
     query_file = parse_queries(content_of(9) | {"query": [buyers]})
-    people = population_of(query_file, EventFile(path, query_file))
+    people = population_of(query_file, EventFile(path, query_file).events)
     whole = baseline(query_file, 0, 0.5, people, 4, is_whole=True)
     first = baseline(query_file, 0, 0.5, people, 4, is_whole=False)
     assert whole.noise_stddev == first.noise_stddev == pytest.approx(2.0)
@@ -136,7 +137,7 @@ def test_the_recommended_setting_holds_in_every_month(epsilon: float, tmp_path: 
     buyers = {"name": "buyers", "kind": "distinct", "window": "1d", "active_windows": 8}
     content = CONTENT | {"query": [buyers]}
     file = EventFile(events_file(tmp_path / "e.csv"), parse_queries(content))
-    plan = plan_of(content, "buyers", policy_of(epsilon, 1e-6), file)
+    plan = plan_of(content, "buyers", policy_of(epsilon, 1e-6), file.events)
     assert not plan.recommended.failing(plan.least_coverage)
     least = min(plan.settings, key=lambda one: one.rmse)
     if least != plan.recommended:
@@ -181,11 +182,11 @@ def test_plan_of_a_ratio_has_the_errors_of_its_answers(active: int, tmp_path: Pa
     for seed in range(12):
         with Turnstile.in_memory() as turnstile:
             policy = turnstile.create_dataset("d", user_ids="integer", epsilon=6.0, delta=1e-6)
-            records = answered(query_file, turnstile, file, seed=seed)
+            records = answered(query_file, turnstile, EventInput([file]), seed=seed)
         for answer, true in zip(records, truth, strict=True):
             off.append(np.subtract(answer.value, true))
             holds.append(answer.lower <= true <= answer.upper)
-    plan = plan_of(content, None, policy, file)
+    plan = plan_of(content, None, policy, file.events)
     (own,) = [setting for setting in plan.settings if setting.active_windows == active]
     assert own.rmse == pytest.approx(np.sqrt(np.mean(np.square(off))), rel=0.2)
     assert own.bias == pytest.approx(np.mean(off), abs=4.0 * np.std(off) / np.sqrt(len(off)))
@@ -200,14 +201,16 @@ def test_a_plan_is_about_the_windows_up_to_the_public_end(end: int, tmp_path: Pa
     with path.open("a") as file:
         file.write("5,9999-12-31T00:00:00Z,3.0,a\n")
     query_file = parse_queries(content_of(end))
-    people = population_of(query_file, EventFile(path, query_file))
+    people = population_of(query_file, EventFile(path, query_file).events)
     assert [people.windows(number) for number in range(2)] == [end, end // 2]
 
 
 def test_windows_of_a_plan_without_a_ratio_do_not_count(tmp_path: Path) -> None:
     path = events_file(tmp_path / "events.csv", users=1, days=10)
     content = ratio_content(2, 10)
-    plan = plan_of(content, None, policy_of(0.1, 1e-6), EventFile(path, parse_queries(content)))
+    plan = plan_of(
+        content, None, policy_of(0.1, 1e-6), EventFile(path, parse_queries(content)).events
+    )
     for setting in (*plan.settings, plan.worst_case, plan.contribution_bounding):
         assert setting.unbounded > 0.5
         assert setting.coverage > 0.9
@@ -222,7 +225,7 @@ def test_plan_names_the_queries_that_it_cannot_be_about(tmp_path: Path) -> None:
     del noise["active_windows"], noise["share"], noise["correct"]
     content = content_of(4) | {"query": [keys, top, noise, RATIO | {"active_windows": 9}, buyers]}
     file = EventFile(events_file(tmp_path / "e.csv", 30, 4), parse_queries(content).for_a_file())
-    plan = plan_of(content, None, policy_of(1.0, 1e-6), file)
+    plan = plan_of(content, None, policy_of(1.0, 1e-6), file.events)
     assert (plan.query, plan.unplanned) == ("clicks", ["keys", "top", "noise"])
 
 
@@ -235,7 +238,7 @@ def test_plan_is_about_the_dataset_without_its_parents(tmp_path: Path) -> None:
             turnstile.create_dataset("nested", parents="all", **alone),
             turnstile.create_dataset("alone", **alone),
         )
-    nested, found = (plan_of(content_of(9), "buyers", policy, file) for policy in policies)
+    nested, found = (plan_of(content_of(9), "buyers", policy, file.events) for policy in policies)
     assert nested == found
 
 
@@ -243,7 +246,7 @@ def test_plan_is_about_the_dataset_without_its_parents(tmp_path: Path) -> None:
 def test_queries_without_active_windows_are_not_planned(query: str, tmp_path: Path) -> None:
     file = EventFile(events_file(tmp_path / "e.csv", 3, 9), parse_queries(CONTENT).for_a_file())
     with pytest.raises(UnusableQueries):
-        plan_of(CONTENT, query, policy_of(1.0, 1e-6), file)
+        plan_of(CONTENT, query, policy_of(1.0, 1e-6), file.events)
 
 
 @pytest.mark.parametrize("choice", [29.5, 30, 60, 100, 125, 150, 183])
@@ -286,7 +289,7 @@ def test_plan_has_the_mean_answer_and_what_bounds_cut(
     asked = {"name": "q", "window": "1d", "active_windows": 1, **query}
     content = content_of(1) | {"query": [asked]}
     file = EventFile(path, parse_queries(content).for_a_file())
-    scale = plan_of(content, "q", policy_of(1.0, 1e-6), file).scale
+    scale = plan_of(content, "q", policy_of(1.0, 1e-6), file.events).scale
     assert scale.labels == (["0.5"] if query["kind"] == "quantiles" else None)
     assert scale.mean_answers == pytest.approx([answer], rel=0.01)
     assert (scale.users, scale.cut_users) == (4, users)
@@ -299,6 +302,6 @@ def test_plan_has_the_mean_answer_of_each_label(tmp_path: Path) -> None:
     asked = CONTENT["query"][0] | {"by": "shop", "labels": ["a", "b", "c"], "groups": 1}
     content = content_of(2) | {"query": [asked]}
     file = EventFile(path, parse_queries(content).for_a_file())
-    scale = plan_of(content, "buyers", policy_of(1.0, 1e-6), file).scale
+    scale = plan_of(content, "buyers", policy_of(1.0, 1e-6), file.events).scale
     assert (scale.labels, scale.mean_answers) == (["a", "b", "c"], [0.5, 0.5, 0.0])
     assert (scale.users, scale.cut_users, scale.cut_share) == (2, 1, pytest.approx(1 / 3))
