@@ -218,6 +218,7 @@ class IndividualDPLoader:
     ) -> None:
         self.private, self.batch_size = private, draws.batch_size
         self.dataset = draws.source.dataset
+        self.sample_rate = None if callable(draws.rate) else draws.rate
         self._draws, self._check = draws, check
         self._is_private = draws.settings.not_private_generator is None
         self._shapes: list[tuple[int, ...]] | None = None  # of the first batch of this loader

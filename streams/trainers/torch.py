@@ -31,6 +31,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from opacus import PrivacyEngine as OpacusEngine
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.utils import params
@@ -54,9 +56,14 @@ from streams.trainers.ranks import RankedSteps, check_equal
 from streams.trainers.steps import PrivateSteps
 
 _CONTENT: Final = "content"
+_ADDS_UP: Final = (
+    DifferentiallyPrivateDistributedDataParallel,
+    DistributedDataParallel,
+    FullyShardedDataParallel,
+)
 
 _OTHERWISE: Final = {
-    "accountant": "give measure to PrivacyEngine; get_epsilon(delta) returns the guarantee",
+    "accountant": "give measure, which names the way of accounting",
     "clipping": "gradients are clipped as a whole: leave it out",
     "criterion": "call your criterion on the module's output",
     "grad_sample_mode": "factors of gradients are used where they suffice: leave it out",
@@ -64,8 +71,12 @@ _OTHERWISE: Final = {
     "is_compatible": "make_private raises an error that says what is not compatible",
     "load_checkpoint": "use streams.trainers.torch.restore",
     "poisson_sampling": "users are always drawn by Poisson sampling, which the charge is for",
+    "rand_on_empty": "a step without users releases noise alone: leave it out",
     "save_checkpoint": "use streams.trainers.torch.save, which also keeps the released step",
     "secure_mode": "noise is always exact, from the operating system: leave it out",
+    "secure_rng": "noise is always exact, from the operating system",
+    "validate": "make_private raises an error that says what is not compatible",
+    "wrap_model": "the module is always wrapped: leave it out",
 }
 """Arguments and methods of Opacus, with a hint for each."""
 
@@ -89,18 +100,31 @@ class PrivacyEngine:
 
     def __init__(
         self,
-        turnstile: Turnstile | None,
+        turnstile: Turnstile | None = None,
         *,
-        dataset: str,
-        run: str,
+        dataset: str = "",
+        run: str = "",
         measure: Measure = "steps",
         **others: Any,
     ) -> None:
         _refuse(others)
+        if not (dataset and run):
+            raise InvalidRequest(
+                "dataset or run is missing: each training is a run that charges the budgets of a "
+                'dataset, as PrivacyEngine(Turnstile.open("budgets.db"), dataset="faces", '
+                'run="night-7")'
+            )
         self._turnstile, self._dataset, self._name = turnstile, dataset, run
         self._measure: Measure = measure
         self._training: _Training | None = None
         self._independence = "not checked"  # of an example's gradient from the others
+
+    get_compatible_module = OpacusEngine.get_compatible_module
+
+    @property
+    def accountant(self) -> PrivacyEngine:
+        """Return the engine, for scripts that call ``accountant.get_epsilon(delta)``."""
+        return self
 
     def __getattr__(self, name: str) -> Any:
         """Raise the error that says what to use instead of what Opacus has."""
@@ -369,7 +393,7 @@ class PrivacyEngine:
         wrapped = PrivateModule(
             module, batch_first=settings.batch_first, loss_reduction=settings.loss_reduction
         )
-        made = IndividualDPOptimizer(optimizer, loader, max_grad_norm)
+        made = IndividualDPOptimizer(optimizer, loader, max_grad_norm, draws.expected_batch)
         if settings.examples_are_independent:
             self._independence = "declared"
         self._training = _Training(draws, delta, wrapped, made)
@@ -402,12 +426,17 @@ def _check_model(
         positive_finite("max_grad_norm", max_grad_norm)
     if isinstance(optimizer, DPOptimizer) or isinstance(module, GradSampleModule):
         raise InvalidRequest("module or optimizer was made private before: pass the original ones")
-    if isinstance(module, DistributedDataParallel | FullyShardedDataParallel):
+    if isinstance(module, _ADDS_UP):
         raise InvalidRequest(
-            f"module is a {type(module).__name__}, which adds up gradients before they are "
-            "clipped: pass the module itself, without it. The optimizer adds up over all ranks"
+            f"module is a {type(module).__name__}: pass the module itself, without it. The "
+            "optimizer adds up clipped gradients over all ranks"
         )
     known = {id(parameter) for parameter in module.parameters()}
+    if not params(optimizer):
+        raise InvalidRequest(
+            "no parameter of the optimizer is trained: call requires_grad_(True) on some, in PEFT "
+            "by inference_mode=False or is_trainable=True"
+        )
     if any(id(parameter) not in known for parameter in params(optimizer)):
         raise InvalidRequest("the optimizer has parameters that are not the module's")
     ModuleValidator.validate(module, strict=True)
@@ -421,9 +450,13 @@ class IndividualDPOptimizer(DPOptimizer):
         optimizer: torch.optim.Optimizer,
         loader: IndividualDPLoader,
         max_grad_norm: float,
+        expected_batch: Schedule,
     ) -> None:
         super().__init__(
-            optimizer, noise_multiplier=0.0, max_grad_norm=max_grad_norm, expected_batch_size=1
+            optimizer,
+            noise_multiplier=0.0,
+            max_grad_norm=max_grad_norm,
+            expected_batch_size=value_at(expected_batch, 0),
         )
         self._loader = loader
         self.private = loader.private  # from now on both are read-only
@@ -452,6 +485,13 @@ class IndividualDPOptimizer(DPOptimizer):
             "users' data: use bfloat16 without it. The step can be repeated: iterate again"
         )
 
+    def signal_skip_step(self, do_skip: bool = True) -> None:
+        """Raise the error that says what to do instead of Opacus's virtual steps."""
+        raise InvalidRequest(
+            "signal_skip_step is not needed: the loader knows which batch completes a step. Call "
+            "step() after every batch"
+        )
+
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Clip and add up this batch; if it completes the step, add noise once and update.
 
@@ -474,6 +514,8 @@ class IndividualDPOptimizer(DPOptimizer):
         self._loader.randomness.restore()
         for parameter, part in zip(parameters, released.split(sizes), strict=True):
             parameter.grad = part.to(parameter.device, parameter.dtype).view_as(parameter)
+        if self.step_hook is not None:
+            self.step_hook(self)
         return True
 
     def _parts(self, count: int) -> list[Any]:

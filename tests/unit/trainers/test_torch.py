@@ -602,6 +602,8 @@ NO_PRIVACY: dict[str, Any] = {
     "criterion": [LOSS],
     "grad_sample_mode": ["functorch"],
     "noise_generator": [torch.Generator()],
+    "wrap_model": [False],
+    "rand_on_empty": [True],
     "data_loader": LOADERS,
     "users": [USERS[1:]],
     # None: the denominator would follow the number of users in the data.
@@ -613,7 +615,10 @@ NO_PRIVACY: dict[str, Any] = {
     "epochs": [None, 0, 1.5],
     "steps": [8],  # beside the number of epochs
     "measure": ["gdp", "no measure"],
-    "optimizer": [torch.optim.SGD(network().parameters(), lr=0.5)],
+    "optimizer": [
+        torch.optim.SGD(network().parameters(), lr=0.5),
+        torch.optim.SGD(network().requires_grad_(False).parameters(), lr=0.5),
+    ],
     "module": [opacus.GradSampleModule(network())],
 }
 
@@ -635,11 +640,33 @@ def test_arguments_without_privacy_create_no_dataset(
         service.run("faces", "night-7")
 
 
-def test_what_only_opacus_has_is_refused(service: Turnstile) -> None:
+@pytest.mark.parametrize("name", ["save_checkpoint", "load_checkpoint", "validate", "secure_rng"])
+def test_what_only_opacus_has_says_what_to_do(service: Turnstile, name: str) -> None:
     engine, _ = with_epsilon(service)
-    assert not any(hasattr(engine, name) for name in ("accountant", "save_checkpoint", "speed"))
+    with pytest.raises(AttributeError, match=f"PrivacyEngine has no {name}: "):
+        getattr(engine, name)
+    assert not hasattr(engine, "speed")
+    assert hasattr(opacus.PrivacyEngine(), name)
+    with pytest.raises(InvalidRequest, match=r"secure_mode .*leave it out"):
+        PrivacyEngine(secure_mode=True)
+    with pytest.raises(InvalidRequest, match=r"Turnstile\.open"):
+        PrivacyEngine()
+
+
+def test_attributes_in_scripts_for_opacus_have_their_meaning(service: Turnstile) -> None:
+    """What Opacus's own examples and tutorials read, with values of this training."""
+    engine, (module, optimizer, loader) = with_epsilon(service)
+    assert engine.accountant.get_epsilon(delta=1e-5) == engine.get_epsilon(1e-5)
+    assert (optimizer.expected_batch_size, loader.sample_rate) == (20, 0.25)
+    accountant = opacus.accountants.RDPAccountant()
+    optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=loader.sample_rate))
+    train(module, optimizer, loader)
+    assert accountant.history == [(optimizer.noise_multiplier, 0.25, 4)]
     with pytest.raises(InvalidRequest):
-        PrivacyEngine(service, dataset="faces", run="a", secure_mode=True)
+        optimizer.signal_skip_step(True)
+    mixing = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    fixed = PrivacyEngine.get_compatible_module(mixing)
+    assert isinstance(fixed[1], torch.nn.GroupNorm)
 
 
 def test_the_optimizer_keeps_its_noise_and_clip_norm(service: Turnstile) -> None:
