@@ -38,10 +38,18 @@ _FEWEST: Final = 4  # examples, of which one is beside the others
 # Rounding of a sum depends on the size of the batch. Couplings of examples are larger.
 _TOLERANCES: Final = {8: 1e-6, 4: 1e-4}  # by bytes of the shortest float
 _LOW_PRECISION: Final = 1e-2
+_MOVED: Final = 1e-2  # standard deviation by which parameters are moved to other values
 
 
-def check_mode(module: GradSampleModule) -> None:
-    """Refuse a trained layer in eval mode, in which Opacus's hooks see nothing."""
+def check_trained(module: GradSampleModule, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Refuse parameters that the module does not use any more, which would get noise alone; and a
+    trained layer in eval mode, in which Opacus's hooks see nothing.
+    """
+    if {id(parameter) for parameter in parameters} - {id(own) for own in module.parameters()}:
+        raise InvalidRequest(
+            "the optimizer has parameters that are not the module's any more, so the module would "
+            "not be trained: move and change the module before the optimizer is made"
+        )
     for name, layer in module._module.named_modules():
         own = layer.parameters(recurse=False)
         if not layer.training and any(parameter.requires_grad for parameter in own):
@@ -103,6 +111,7 @@ def _compare(
 ) -> None:
     bytes_each = min((p.itemsize for p in module.parameters()), default=8)
     tolerance = _TOLERANCES.get(bytes_each, _LOW_PRECISION)
+    reached: set[str] = set()  # parameters of which an example had a gradient
 
     def gradients(
         beside: list[int], place: int, seed: int = 0, divisor: float = 1.0
@@ -115,7 +124,13 @@ def _compare(
         forget_gradients(module)
         versions = {name: parameter._version for name, parameter in named.items()}
         with _Changed(len(rows), divisor):
-            loss_of(rows).backward()
+            loss = loss_of(rows)
+            if not loss.requires_grad:
+                raise InvalidRequest(
+                    "the loss depends on no trained parameter: the model may have its adapters "
+                    "disabled, or compute without gradients"
+                )
+            loss.backward()
         _refuse(
             [name for name, parameter in named.items() if parameter._version != versions[name]],
             "computing the loss changes it, which reveals the examples of the batch: leave out "
@@ -126,6 +141,8 @@ def _compare(
             sample, size = getattr(parameter, "grad_sample", None), len(rows)
             each = part_of(name, parameter, sample, size, size, as_factors=False)
             assert isinstance(each, np.ndarray)
+            if each.any():
+                reached.add(name)
             found.append(each[place].astype(np.float64))
             sums.append(each.sum(axis=0, dtype=np.float64))
             whole = torch.zeros(()) if parameter.grad is None else parameter.grad.detach()
@@ -168,6 +185,17 @@ def _compare(
             "ignore_index (-100 by default) changes the gradients of the others: use "
             "reduction='none', and the mean over examples"
         )
+    if len(reached) < len(named):
+        # At the first values a gradient may be zero: the one factor of LoRA begins with zeros.
+        torch.manual_seed(0)
+        for parameter in named.values():
+            parameter.data += _MOVED * torch.randn_like(parameter)
+        gradients(others, 0)
+    _refuse(
+        [name for name in named if name not in reached],
+        "no example has a gradient of it, also at other values, so training would add noise alone: "
+        "call requires_grad_(False), or give examples that use it",
+    )
 
 
 def _refuse(names: list[str], problem: str) -> None:

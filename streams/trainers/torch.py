@@ -49,7 +49,7 @@ from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable, invali
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.ghost import PrivateModule, mark_weights, part_of
-from streams.trainers.independence import check_independence, check_mode
+from streams.trainers.independence import check_independence, check_trained
 from streams.trainers.loader import Draws, IndividualDPLoader, Settings
 from streams.trainers.planning import Schedule, counted_noise, noise_for_steps, value_at
 from streams.trainers.ranks import RankedSteps, check_equal
@@ -250,7 +250,7 @@ class PrivacyEngine:
                 user was charged.
         """
         made = self._made()
-        check_mode(made.module)
+        check_trained(made.module, made.optimizer.params)
         collate = made.draws.source.collate_fn
         check_independence(made.module, made.optimizer.params, loss_of, collate, examples)
         self._independence = "checked"
@@ -263,7 +263,8 @@ class PrivacyEngine:
                 "engine.check(loss_of, examples) with public or made-up examples, or pass "
                 "examples_are_independent=True, which the statement then says"
             )
-        check_mode(self._made().module)
+        made = self._made()
+        check_trained(made.module, made.optimizer.params)
 
     def get_epsilon(self, delta: float) -> float:
         """Return the epsilon that the dataset's budget guarantees to every user, rounded up.

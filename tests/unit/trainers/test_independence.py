@@ -52,6 +52,20 @@ class Words(nn.Module):
         return functional.linear(seen, self.words.weight) if self.ties else self.last(seen)
 
 
+class Adapted(nn.Module):
+    """A layer with an adapter, one factor of which begins with zeros, as in LoRA."""
+
+    def __init__(self, *, trains_both: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.right = nn.Linear(3, 2), nn.Linear(3, 2, bias=False)
+        self.left = nn.Linear(2, 2, bias=False).requires_grad_(trains_both)
+        nn.init.zeros_(self.left.weight)
+
+    def forward(self, rows: Any) -> Any:
+        return self.layer(rows) + self.left(self.right(rows))
+
+
 class Shared(Words):
     """The weight of the first layer is that of the last one, as a layer."""
 
@@ -184,6 +198,7 @@ def checked(
         (Words(ties=True), of_words, SENTENCES, "add up"),
         (Words(max_norm=0.1), of_words, SENTENCES, "max_norm"),
         (Unused(), usual, EXAMPLES, "unused"),
+        (Adapted(trains_both=False), usual, EXAMPLES, "right.weight.* noise alone"),
         (None, usual, EXAMPLES[:3], "too few"),
         (None, lambda *_: torch.zeros((), requires_grad=True), EXAMPLES, "no gradient"),
     ],
@@ -204,6 +219,7 @@ def test_a_gradient_that_depends_on_other_examples_is_refused(
         (layers(InFloat32()), usual, EXAMPLES),
         (layers().bfloat16(), lambda m, b: usual(m, [b[0].bfloat16(), b[1]]), EXAMPLES),
         (layers().double(), lambda m, b: usual(m, [b[0].double(), b[1]]), EXAMPLES),
+        (Adapted(trains_both=True), usual, EXAMPLES),
         (Words(padding_idx=0), of_words, SENTENCES),
         (Shared(), of_words, SENTENCES),
     ],
@@ -262,6 +278,19 @@ def test_no_step_is_charged_before_the_check_or_in_eval_mode() -> None:
     module.train()
     train(module, optimizer, loader)
     assert len(service.charges) == 1
+
+
+def test_a_module_that_has_lost_what_is_trained_is_refused() -> None:
+    """As after a move to another device, which may replace parameters."""
+    for declares in (False, True):
+        service = FilterService()
+        engine, (module, optimizer, loader) = engine_of(service, examples_are_independent=declares)
+        module._module[0].weight = nn.Parameter(module._module[0].weight.detach().clone())
+        with pytest.raises(InvalidRequest, match="any more"):
+            engine.check(lambda batch, module=module: usual(module, batch), EXAMPLES)
+        with pytest.raises(InvalidRequest, match="any more" if declares else "check"):
+            train(module, optimizer, loader)
+        assert not service.charges
 
 
 def test_the_statement_says_whether_gradients_were_checked() -> None:
