@@ -60,8 +60,9 @@ class NewAttempt(Body, frozen=True):
     released: Annotated[int, Meta(ge=-1, le=2**53)] | None = None
     min_separation: MinSeparation | None = None
     collect: CollectTerms | None = None
-    """The terms under which the run collects norms. The first opening fixes them. Null: as the run
-    has them; a new run collects no norms."""
+    """The terms under which the run collects norms. The first step, or a roster, fixes them; norms
+    that were collected under others are dropped. Null: as the run has them; a new run collects no
+    norms."""
     charges_ahead: bool = False
     take_over: bool = False
 

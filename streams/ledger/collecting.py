@@ -5,6 +5,7 @@
     collected --an event of the user with another norm--> unchanged, and rejected
     collected --the user is erased--> nothing
     collected --charge with ``collected``, or close-run--> nothing
+    collected --open-run with other terms, before the first step--> nothing
 
 A collection belongs to a run and a step, so it outlives an attempt. The order of the log decides
 which of two norms of a user counts, and nothing about other users: an event that exceeds the
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 from accounting import Measure
 from streams.ledger.budgets import Budgets
 from streams.ledger.erasure import check_key
-from streams.ledger.run_states import RunState
+from streams.ledger.run_states import RunState, takes_terms
 from streams.ledger.tracked import ENTRY_BYTES, Address, Tracked
 from streams.ledger.validation import (
     MECHANISMS,
@@ -246,29 +247,46 @@ def most_events(budgets: Budgets) -> int:
 
 
 def terms_of(
-    request: OpenRun, known: RunState | None, terms: CollectTerms | None, budgets: Budgets
+    request: OpenRun,
+    known: RunState | None,
+    opened: RunState,
+    terms: CollectTerms | None,
+    budgets: Budgets,
+    *,
+    has_roster: bool,
 ) -> CollectTerms | None:
     """Return the terms under which a run that is opened collects, if it does.
 
     Args:
         request: the opening.
         known: the run before; None if it is new.
+        opened: the run after the opening.
         terms: its terms, if it has any.
         budgets: the budgets that it charges.
+        has_roster: whether it has a roster.
 
     Raises:
         Rejection: COLLECT_CHANGED, INVALID_MECHANISM or MIXED_USERS.
     """
     asked = request.collect
-    if asked is UNSET or asked == terms:
+    if asked is UNSET:
         return terms
-    if known is not None:
+    wanted = asked.clip_norm, asked.mechanism
+    if terms is not None and wanted == (terms.clip_norm, terms.mechanism):
+        return terms
+    if not takes_terms(known, opened, has_roster=has_roster):
         detail = (
-            f"run {request.run!r} was opened with other terms of collecting, or none, and they "
-            "never change: open it without collect, as it is, or open a run of another name"
+            f"run {request.run!r} has other terms of collecting, or none, which do not change once "
+            "it has been charged or has a roster: open it without collect, as it is, or open a run "
+            "of another name"
         )
         raise Rejection(Reason.COLLECT_CHANGED, detail)
-    check_terms(asked)
+    if asked.mechanism == "poisson-gaussian":
+        detail = (
+            "a run that collects norms cannot sample: only users who were drawn would send one, "
+            "and amplification holds only if every user is charged. Use gaussian, or a roster"
+        )
+        raise Rejection(Reason.INVALID_MECHANISM, detail)
     check_covered(MECHANISMS[asked.mechanism](1.0, 1.0), budgets.policies, Measure.covers)
     loose = next((each for each in budgets.policies if each.user_ids == "one-kind"), None)
     if loose is not None:
@@ -277,17 +295,7 @@ def terms_of(
             "would decide about another's: create it with user_ids integer or string"
         )
         raise Rejection(Reason.MIXED_USERS, detail)
-    return asked
-
-
-def check_terms(terms: CollectTerms) -> None:
-    """Check that norms are collected for steps that do not sample (INVALID_MECHANISM)."""
-    if terms.mechanism == "poisson-gaussian":
-        detail = (
-            "a run that collects norms cannot sample: only users who were drawn would send one, "
-            "and amplification holds only if every user is charged. Use gaussian, or a roster"
-        )
-        raise Rejection(Reason.INVALID_MECHANISM, detail)
+    return CollectTerms(clip_norm=asked.clip_norm, mechanism=asked.mechanism)
 
 
 def check_not_collecting(request: Charge | Enrol, terms: CollectTerms | None) -> None:

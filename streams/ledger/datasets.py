@@ -178,13 +178,16 @@ def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
     address = request.address
     known, separation = state.runs.get(address), state.separations.get(address, UNSET)
     run = opened(known, request)
-    asked = separation_of(request, known, run, separation, has_roster=address in state.rosters)
+    has_roster = address in state.rosters
+    asked = separation_of(request, known, run, separation, has_roster=has_roster)
     taken = holds_to_take(state, budgets, request, known, run)
-    terms = terms_of(request, known, state.collecting.get(address), budgets)
+    before = state.collecting.get(address)
+    terms = terms_of(request, known, run, before, budgets, has_roster=has_roster)
     for name in taken:
         state.holds[name,] = Holder(dataset=request.dataset, run=request.run)
     state.runs[address] = run
-    if terms is not None and address not in state.collecting:
+    if terms is not None and terms != before:
+        state.collected.drop(address, run.step + MAX_AHEAD)  # of other terms
         state.collecting[address] = terms
     if asked is not UNSET and asked != separation:
         state.separations[address] = asked

@@ -93,6 +93,20 @@ def opened(run: RunState | None, request: OpenRun) -> RunState:
     return msgspec.structs.replace(run, attempt=attempt, request=request.request)
 
 
+def takes_terms(known: RunState | None, opened: RunState, *, has_roster: bool) -> bool:
+    """Return whether an opening may set the terms of a run: none of its steps depends on them yet.
+
+    An opening may have reached some partitions only. The next one, a new attempt, sets the same
+    terms in all of them.
+
+    Args:
+        known: the run before the opening; None if it is new.
+        opened: the run after it.
+        has_roster: whether it has a roster.
+    """
+    return known is None or (known.step < 0 and opened.attempt > known.attempt and not has_roster)
+
+
 def _confirmed(run: RunState | None, request: OpenRun, token: str) -> RunState:
     """Return the run if the attempt that was opened with a token is the current one.
 

@@ -22,7 +22,7 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from streams.ledger.columns import Numbers
-from streams.ledger.run_states import RunState
+from streams.ledger.run_states import RunState, takes_terms
 from streams.ledger.tracked import Address, Tracked
 from streams.records import ChargeRoster, Enrol, OpenRun, Reason, Rejection
 
@@ -103,9 +103,10 @@ def separation_of(
         has_roster: whether it has a roster.
     """
     asked = request.min_separation
-    is_new = known is None or (known.step < 0 and opened.attempt > known.attempt and not has_roster)
-    if asked is UNSET or asked == separation or is_new:
-        return separation if asked is UNSET else asked
+    if asked is UNSET or asked == separation:
+        return separation
+    if takes_terms(known, opened, has_roster=has_roster):
+        return asked
     kept = "no participations" if separation is UNSET else f"participations {separation} steps"
     detail = (
         f"min_separation is {asked}, but run {request.run!r} keeps {kept} apart, which does not "

@@ -99,6 +99,7 @@ from streams.records.requests import (
     CloseDataset,
     CloseRun,
     CollectTerms,
+    CollectAsked,
     CreateDataset,
     Enrol,
     Erase,

@@ -422,7 +422,8 @@ class Reason(StrEnum):
     """The run was opened without ``collect``, so it takes no norm events and decides no collected
     norms. Or it was opened with it, so it has no roster and its charges name no users."""
     COLLECT_CHANGED = "collect-changed"
-    """The run collects norms under other terms, or not at all; the terms never change."""
+    """The run collects norms under other terms, or not at all, and has been charged or has a
+    roster. Or a charge of collected norms has other terms than the run."""
     STEP_DECIDED = "step-decided"
     """The norm event is late: its step was decided."""
     NO_ROSTERS = "no-rosters"

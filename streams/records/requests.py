@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import gt, truediv
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import force_setattr
 
 from streams.records.fields import (
     DELTA,
@@ -322,7 +323,29 @@ class CreateDataset(Record, frozen=True, tag="create-dataset"):
 
 
 class CollectTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The terms under which a run collects norm events."""
+    """The terms under which a run collects norm events.
+
+    Raises:
+        InvalidInput: the clip norm is not positive and finite, or the mechanism is none of these.
+    """
+
+    clip_norm: Positive
+    """The maximum that no norm may exceed."""
+    mechanism: MechanismName = "gaussian"
+    """The noise mechanism of all steps."""
+
+    def __post_init__(self) -> None:
+        from accounting.exact.argument_checks import positive_finite
+        from accounting.exact.invalid_input import InvalidInput
+
+        force_setattr(self, "clip_norm", positive_finite("clip_norm", self.clip_norm))
+        if self.mechanism not in get_args(MechanismName):
+            allowed = f"one of {get_args(MechanismName)}: a run that collects norms cannot sample"
+            raise InvalidInput("mechanism", self.mechanism, allowed)
+
+
+class CollectAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The terms under which a run is asked to collect norm events."""
 
     clip_norm: Positive
     """The maximum that no norm may exceed."""
@@ -347,9 +370,11 @@ class OpenRun(OfRun, frozen=True, tag="open-run"):
     take_over: Literal[True] | UnsetType = UNSET
     """A new attempt takes over the budget from the run that holds it, which cannot charge any
     more."""
-    collect: CollectTerms | UnsetType = UNSET
-    """Collect norm events for the steps of this run. The first opening fixes it, and later ones may
-    leave it out. The dataset and its ancestors have user ids of a fixed kind (not one-kind)."""
+    collect: CollectAsked | UnsetType = UNSET
+    """Collect norm events for the steps of this run. The first step, or a roster, fixes it. Until
+    then a new attempt may set other terms; norms that were collected before are dropped. Without
+    it, the run keeps the terms it has; a new run has none. The dataset and its ancestors have user
+    ids of a fixed kind (not one-kind)."""
 
 
 class CloseRun(OfRun, frozen=True, tag="close-run"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence, Set
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,12 +26,12 @@ from accounting import (
     mechanism_from,
 )
 from accounting.costs.mechanisms import noise_scale
-from accounting.exact.argument_checks import as_float_array, nonnegative_finite, positive_finite
+from accounting.exact.argument_checks import as_float_array, nonnegative_finite
 from accounting.exact.invalid_input import quoted
-from streams.ledger.collecting import check_terms
 from streams.ledger.validation import check_covered, check_norms
 from streams.records import (
     RESERVED,
+    CollectAsked,
     CollectTerms,
     MechanismName,
     Policy,
@@ -157,22 +157,15 @@ def read_norms(
     return values, clip_norm
 
 
-def read_terms(collect: CollectTerms) -> CollectTerms:
-    """Return the terms under which a run is to collect norms.
+def read_terms(collect: CollectTerms) -> CollectAsked:
+    """Return the terms under which a run is to collect norms, as a request has them.
 
     Raises:
-        InvalidRequest: they are no terms, or no step can be charged under them.
+        InvalidRequest: they are no terms.
     """
     if not isinstance(collect, CollectTerms):
         raise InvalidRequest(f"collect is {quoted(collect)}; it must be CollectTerms")
-    with invalid_requests():
-        clip_norm = positive_finite("clip_norm", collect.clip_norm)
-        check_terms(collect)
-    if collect.mechanism not in get_args(MechanismName):
-        raise InvalidRequest(
-            f"mechanism is {quoted(collect.mechanism)}; it must be one of {get_args(MechanismName)}"
-        )
-    return CollectTerms(clip_norm=clip_norm, mechanism=collect.mechanism)
+    return CollectAsked(clip_norm=collect.clip_norm, mechanism=collect.mechanism)
 
 
 def check_strings(users: list[str]) -> None:

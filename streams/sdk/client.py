@@ -410,8 +410,9 @@ class Turnstile:
             collect: ``CollectTerms(clip_norm=..., mechanism="gaussian")``, for a run that collects
                 the norms that users send, with the clip norm and the mechanism of all its steps
                 ("gaussian", "laplace" or "pure-dp"). The dataset and its parents have ``user_ids``
-                of a fixed kind, not "one-kind". The first opening fixes it. None: as the run has
-                it; a new run collects no norms.
+                of a fixed kind, not "one-kind". It is fixed with the first step; norms that were
+                collected under other terms are dropped. None: as the run has it; a new run
+                collects no norms.
             charges_ahead: the trainer charges the next step before the current one is released
                 (``charge_ahead``), so that it may end with both charged and neither released. Then
                 the last one is handed back, and the one before it is given up: it stays charged,
@@ -426,13 +427,13 @@ class Turnstile:
             ReleaseUnknown: more steps were charged after ``released`` than can be handed back: one,
                 or two with ``charges_ahead``.
             PartitionsDisagree: the dataset exists in some partitions only or under two policies,
-                partitions were added, or the run has its minimum separation or terms of collecting
-                in some partitions only. Nothing can be charged.
+                partitions were added, or the run has different minimum separations or terms of
+                collecting in its partitions. Nothing can be charged.
             RunIsClosed: the run was closed.
             SeparationChanged: the run has been charged with another ``min_separation``.
             BudgetHeld: another run holds the budget.
-            RequestRejected: the dataset does not exist, or the run was opened with other terms of
-                collecting.
+            RequestRejected: the dataset does not exist, or the run has been charged under other
+                terms of collecting.
             DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self._connection.deadline(timeout)

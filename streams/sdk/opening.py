@@ -7,8 +7,9 @@ Opening a run makes a new attempt in every partition, under one policy:
 2. Check that all hold the dataset under one policy, made for the current number of partitions.
 3. If attempts differ because an earlier opening was interrupted, ask the lower partitions again for
    the highest attempt. If another trainer has opened the run meanwhile, start again.
-4. Check that all partitions have the same minimum separation and the same terms of collecting
-   norms, and that the dataset has the users' ids in the same form as this client: plain, or
+4. If an earlier opening set a minimum separation or terms of collecting norms in some partitions
+   only, and this one leaves them out, start again with them. Check that all partitions have the
+   same, and that the dataset has the users' ids in the same form as this client: plain, or
    pseudonyms of the same key.
 5. Find the next step from the last step that the partitions decided and the one released.
 
@@ -111,6 +112,8 @@ def open_run(
         if attempts:
             connection.pause(uniform(0.0, _PAUSE))
         opened = _open_everywhere(connection, blank, deadline)
+        if opened is not None and (whole := _completed(blank, opened)) != blank:
+            blank, opened = whole, None
         if opened is not None:
             # Step 4.
             _check_terms(name, opened)
@@ -238,10 +241,27 @@ def _open_everywhere(
     return None
 
 
+def _completed(blank: OpenRun, opened: Mapping[int, RunOpened]) -> OpenRun:
+    """Return an opening with the terms that an earlier one has set in some partitions only.
+
+    It is unchanged if it names them, if there are several, or if a partition has charged a step
+    without them.
+    """
+    for argument in ("min_separation", "collect"):
+        found = {getattr(answer, argument) for answer in opened.values()} - {UNSET}
+        lacking = [answer for answer in opened.values() if getattr(answer, argument) is UNSET]
+        is_known = getattr(blank, argument) is not UNSET or len(found) != 1
+        if not is_known and lacking and all(answer.last_step < 0 for answer in lacking):
+            (terms,) = found
+            asked = read_terms(terms) if isinstance(terms, CollectTerms) else terms
+            blank = replace(blank, **{argument: asked})
+    return blank
+
+
 def _check_terms(name: str, opened: Mapping[int, RunOpened]) -> None:
     """Check that all partitions have the same minimum separation and terms of collecting for a run.
 
-    They differ if a client ended while it opened the run with others.
+    They differ if clients ended while they opened the run with others.
 
     Raises:
         PartitionsDisagree: they differ.

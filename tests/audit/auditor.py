@@ -304,7 +304,9 @@ class Auditor(Policies):
         takes_over = request.get("take_over") is True
         if lacking and (not is_new or (any(lacking.values()) and not takes_over)):
             raise Rejection("budget-held")
-        collect = check_collect(chain, request["collect"], run.collect, known)
+        collect = check_collect(chain, request["collect"], run.collect, is_charged)
+        if collect != run.collect:
+            run.collected = {}
         self.holders[partition] |= dict.fromkeys(lacking, name)
         if asked is not NOT_GIVEN:
             run.separation = asked

@@ -103,7 +103,7 @@ class Collecting(Charges):
 
 
 def check_collect(
-    chain: Sequence[Dataset], asked: Any, before: dict[str, Any] | None, known: bool
+    chain: Sequence[Dataset], asked: Any, before: dict[str, Any] | None, fixed: bool
 ) -> dict[str, Any] | None:
     """Return the terms under which a run that is opened collects norms, None if it does not.
 
@@ -111,14 +111,14 @@ def check_collect(
         chain: the datasets that it charges.
         asked: the terms of the opening, if it has any.
         before: the terms that the run has, if it has any.
-        known: whether the run was opened before.
+        fixed: whether its terms do not change any more.
     """
     if asked is NOT_GIVEN:
         return before
     asked = {**asked, "clip_norm": float(asked["clip_norm"])}
     if asked == before:
         return before
-    if known:
+    if fixed:
         raise Rejection("collect-changed")
     if asked["mechanism"] == "poisson-gaussian":
         raise Rejection("invalid-mechanism")

@@ -118,6 +118,7 @@ class Trainer:
             rng.random() < 0.5
         )  # a roster trainer with constant noise and few new levels
         self.collect: CollectTerms | None = None  # the terms under which its run collects norms
+        self.terms = Random()  # chooses those of an opening
         self.charges = 0  # the step that it charges
         self.min_separation: int | None = None  # steps between two participations of a user
         self.noise_scale = 1.0  # multiplies the noise of every step
@@ -170,7 +171,10 @@ class Trainer:
 
     def _use_client(self, turnstile: Turnstile, fibre: Fibre) -> None:
         rng = self.world.rng
-        released = self.released
+        released, collect = self.released, self.collect
+        if collect is not None:  # before the first step an opening may have other terms, or none
+            other = CollectTerms(clip_norm=0.5)
+            collect = self.terms.choice((collect, collect, collect, None, other))
         try:
             run = turnstile.run(
                 self.plan.dataset,
@@ -179,7 +183,7 @@ class Trainer:
                 min_separation=self.min_separation,
                 charges_ahead=self.charges_ahead,
                 take_over=self._take_over,
-                collect=self.collect,
+                collect=collect,
             )
         except PartitionsDisagree as error:
             self._note(f"{error!r:.120}")
@@ -191,12 +195,18 @@ class Trainer:
                 return
             raise
         except RequestRejected as error:
+            if error.reason == "collect-changed" and collect is not None:
+                self._note("finds the run charged under other terms of collecting")
+                return
             if error.reason != "unknown-dataset":
                 raise
             self._create(turnstile)
             return
         self._note(f"has attempt {run.attempt}, step {run.step}")
         self.received.opened(self.plan.dataset, self.run, run.attempt)
+        if self.collect is not None and run.collect is None:
+            self._note("opened a run that collects nothing yet")
+            return
         if self._take_over and self.world.settings.twice:
             self._repeat_an_opening()
         self._take_over = False

@@ -136,6 +136,7 @@ class Simulation:
         trainers = [each for each in self.trainers if (each.plan, each.run) == (one.plan, one.run)]
         for trainer in trainers:
             trainer.collect = CollectTerms(clip_norm=1.0)
+            trainer.terms = Random(f"terms of {trainer.name} in {self.seed}")
             trainer.uses_roster = trainer.charges_ahead = False
             trainer.erases = chance.choice((trainer.erases, 0.3))
         for plan in (plan for each in self.trainers for plan in each.plan.chain):

@@ -16,6 +16,7 @@ from streams.records import (
     Charge,
     CollectTerms,
     Decision,
+    Enrol,
     Erase,
     NormEvent,
     NormEvents,
@@ -337,7 +338,7 @@ def test_long_ids_count_towards_the_maximum(monkeypatch):
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp"])
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_the_first_opening_fixes_what_a_run_collects(measure, mechanism):
+def test_the_first_step_fixes_what_a_run_collects(measure, mechanism):
     log = CollectingLog()
     log.create("e", measure=measure, user_ids="integer")
     terms = CollectTerms(clip_norm=CLIP, mechanism=mechanism)
@@ -347,8 +348,47 @@ def test_the_first_opening_fixes_what_a_run_collects(measure, mechanism):
         return
     for attempt, fields in ((2, {}), (3, {"collect": terms})):
         assert log.open("e", attempt=attempt, request="next", **fields).collect == terms
-    asked = CollectTerms(clip_norm=CLIP, mechanism="pure-dp")
+    log.charge(0, [], [], dataset="e", attempt=3)
+    asked = CollectTerms(clip_norm=CLIP / 2, mechanism=mechanism)
     assert log.open("e", attempt=4, request="last", collect=asked).reason == Reason.COLLECT_CHANGED
+
+
+@pytest.mark.parametrize("first", [None, CollectTerms(clip_norm=CLIP)])
+def test_a_new_attempt_sets_the_terms_before_the_first_step(first):
+    """Otherwise an opening that reached some partitions would make the run's name unusable."""
+    log = CollectingLog()
+    log.open(run="s", collect=UNSET if first is None else first)
+    terms = CollectTerms(clip_norm=2 * CLIP)
+    again = log.open(run="s", collect=terms)
+    assert again.reason == Reason.COLLECT_CHANGED  # the opening of the current attempt, repeated
+    assert log.open(run="s", attempt=2, request="second", collect=terms).collect == terms
+    log.hand_over(rebuilt(log.changes, 1, 0))
+    assert log.norm(1, 1.5 * CLIP, run="s") is None
+    assert collected_of(log.decide(run="s", attempt=2)) == {1: 1.5 * CLIP}
+
+
+def test_norms_that_were_collected_under_other_terms_are_dropped():
+    log = CollectingLog()
+    for step in (0, 1):
+        assert log.norm(1, CLIP, step) is None
+    log.open(attempt=2, request="same", collect=CollectTerms(clip_norm=CLIP))
+    assert log.norm(1, CLIP / 2).reason == Reason.NORM_CHANGED
+    log.open(attempt=3, request="other", collect=CollectTerms(clip_norm=CLIP / 2))
+    log.hand_over(rebuilt(log.changes, 1, 0))
+    assert log.norm(2, CLIP / 2) is None
+    assert log.norm(2, CLIP).reason == Reason.NORM_ABOVE_CLIP
+    assert collected_of(log.decide(attempt=3)) == {2: CLIP / 2}
+    assert collected_of(log.decide(1, attempt=3)) == {}
+
+
+def test_a_run_with_a_roster_collects_no_norms():
+    log = CollectingLog()
+    log.open(run="s")
+    about = {"dataset": "d", "run": "s", "attempt": 1, "request": "t"}
+    log.send(Enrol(**about, first=0, users=[1], clip_norm=1.0, levels=1))
+    asked = CollectTerms(clip_norm=CLIP)
+    opened = log.open(run="s", attempt=2, request="t", collect=asked)
+    assert opened.reason == Reason.COLLECT_CHANGED
 
 
 def test_unsigned_events_are_rejected_where_a_list_is_set():
@@ -393,10 +433,10 @@ def test_parts_of_a_decision_fit_and_join_to_it(data):
         assert len(output.value) <= MAX_PART_BYTES
         assert len(to_json(output.value)) <= MAX_PART_BYTES
         assert to_msgpack(to_json(output.value)) == output.value
-    parts = [decode_answer(output.value) for output in outputs]
-    assert joined(parts) == decision
-    event(f"{min(3, len(parts))} parts")
-    if len(parts) > 1:
-        for wrong in (parts[1:], parts[:-1], parts[::-1], [*parts, parts[0]]):
+    made = [decode_answer(output.value) for output in outputs]
+    assert joined(made) == decision
+    event(f"{min(3, len(made))} parts")
+    if len(made) > 1:
+        for wrong in (made[1:], made[:-1], made[::-1], [*made, made[0]]):
             with pytest.raises(ValueError, match="parts"):
                 joined(wrong)

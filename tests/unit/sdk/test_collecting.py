@@ -10,10 +10,10 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from accounting import Laplace, PoissonGaussian
+from accounting import InvalidInput, Laplace, PoissonGaussian
 from streams import CollectTerms, Turnstile
 from streams.ledger import collecting
-from streams.records import Decision, Reason, decode_request
+from streams.records import CollectAsked, Decision, OpenRun, Reason, decode_request
 from streams.records.packing import pack_norms
 from streams.records.users import UserIds, partitions_of
 from streams.sdk import norm_events
@@ -39,20 +39,24 @@ def service() -> Partitions:
 
 
 INVALID: dict[str, Any] = {
-    "a clip norm of 0": CollectTerms(clip_norm=0.0),
-    "no finite clip norm": CollectTerms(clip_norm=math.inf),
-    "a clip norm in text": CollectTerms(clip_norm="1"),
-    "an unknown mechanism": CollectTerms(clip_norm=1.0, mechanism="exponential"),
-    "sampling": CollectTerms(clip_norm=1.0, mechanism="poisson-gaussian"),
-    "no terms": 1.0,
+    "a clip norm of 0": {"clip_norm": 0.0},
+    "no finite clip norm": {"clip_norm": math.inf},
+    "a clip norm in text": {"clip_norm": "1"},
+    "an unknown mechanism": {"clip_norm": 1.0, "mechanism": "exponential"},
+    "sampling": {"clip_norm": 1.0, "mechanism": "poisson-gaussian"},
 }
 
 
 @pytest.mark.parametrize("terms", INVALID.values(), ids=INVALID)
-def test_invalid_terms_publish_nothing(service: Partitions, terms: Any) -> None:
+def test_invalid_terms_cannot_be_made(terms: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=list(terms)[-1]):
+        CollectTerms(**terms)
+
+
+def test_a_run_is_opened_with_terms_only(service: Partitions) -> None:
     sent = [len(log) for log in service.logs]
     with pytest.raises(InvalidRequest):
-        service.open(collect=terms)
+        service.open(collect=1.0)
     assert [len(log) for log in service.logs] == sent
 
 
@@ -68,8 +72,11 @@ def test_terms_that_do_not_fit_the_dataset_open_no_run(service: Partitions, meas
     assert not service.close_run("r", "other")
 
 
-def test_the_terms_are_those_of_the_first_opening(service: Partitions) -> None:
+def test_the_terms_are_fixed_with_the_first_step(service: Partitions) -> None:
+    assert service.open(collect=CollectTerms(clip_norm=3.0)).collect != TERMS
     assert service.open(collect=TERMS).collect == TERMS
+    assert service.open().collect == TERMS
+    service.open(collect=TERMS).charge_collected(noise_stddev=4.0)
     assert service.open().collect == service.open(collect=TERMS).collect == TERMS
     with pytest.raises(RequestRejected) as rejected:
         service.open(collect=CollectTerms(clip_norm=2.0))
@@ -78,19 +85,51 @@ def test_the_terms_are_those_of_the_first_opening(service: Partitions) -> None:
     assert service.open("named").collect is None
 
 
-def test_an_interrupted_opening_is_completed_under_the_same_terms(service: Partitions) -> None:
-    service.deaf = {1, 2}
+def interrupted(service: Partitions, reached: int, collect: CollectTerms | None) -> None:
+    """Open the run in one partition only."""
+    service.deaf = {0, 1, 2} - {reached}
     with pytest.raises(TimeoutError):
-        service.open(collect=TERMS)
+        service.open(collect=collect)
     service.deaf = set()
+
+
+@pytest.mark.parametrize("then", [TERMS, None])
+@pytest.mark.parametrize("first", [None, TERMS, CollectTerms(clip_norm=2.0)])
+def test_an_opening_that_came_half_way_is_completed(
+    service: Partitions, first: CollectTerms | None, then: CollectTerms | None
+) -> None:
+    """An opening that leaves the terms out has those that the run has in some partitions."""
+    interrupted(service, 0, first)
+    run = service.open(collect=then)
+    assert run.collect == (then or first)
+    if run.collect is None:
+        assert run.charge(USERS, np.ones(12), noise_stddev=4.0).admitted.all()
+    else:
+        send(service)
+        assert run.charge_collected(noise_stddev=4.0).norms == dict.fromkeys(USERS, 0.5)
+
+
+def test_openings_with_several_terms_need_one_that_names_them(service: Partitions) -> None:
+    interrupted(service, 0, TERMS)
+    service.publish(
+        1, OpenRun(dataset="d", run="r", attempt=5, request="t", collect=CollectAsked(clip_norm=2))
+    )
+    for _ in range(2):
+        with pytest.raises(PartitionsDisagree):
+            service.open()
     assert service.open(collect=TERMS).collect == TERMS
-    service.close_run()
+
+
+def test_terms_of_a_charged_partition_are_not_completed(service: Partitions) -> None:
+    run = service.open()
     service.deaf = {1, 2}
     with pytest.raises(TimeoutError):
-        service.open("s", collect=TERMS)
+        run.charge(USERS, np.ones(12), noise_stddev=4.0)
     service.deaf = set()
+    with pytest.raises(RequestRejected):
+        service.open(collect=TERMS)  # which changes the terms where nothing was charged
     with pytest.raises(PartitionsDisagree):
-        service.open("s")
+        service.open()
 
 
 def send(service: Partitions, users: Any = USERS, norm: float = 0.5, step: int = 0) -> None:

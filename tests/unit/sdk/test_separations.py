@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from streams.records import MAX_SEPARATION, TOO_SOON, Answer, Decision
+from streams.records import MAX_SEPARATION, TOO_SOON, Answer, Decision, OpenRun
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
@@ -48,11 +48,20 @@ def test_an_opening_that_came_half_way_is_completed(service: Partitions, first: 
     assert service.open(min_separation=4).min_separation == 4
 
 
-def test_partitions_that_differ_are_not_charged(service: Partitions) -> None:
+def test_an_opening_that_leaves_the_separation_out_completes_another(service: Partitions) -> None:
     service.deaf = {1, 2}
     with pytest.raises(TimeoutError):
         service.open(min_separation=3)
     service.deaf = set()
+    assert service.open().min_separation == 3
+
+
+def test_partitions_that_differ_are_not_charged(service: Partitions) -> None:
+    for partition, separation in ((0, 3), (1, 4)):
+        opening = OpenRun(
+            dataset="d", run="r", attempt=1, request="t", min_separation=separation
+        )
+        service.publish(partition, opening)
     with pytest.raises(PartitionsDisagree):
         service.open()
     assert service.open(min_separation=3).min_separation == 3
