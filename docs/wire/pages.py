@@ -175,11 +175,11 @@ class WirePage(SchemaPage):
             for payload in payloads
             for field, content in self._flat(payload)["properties"].items()
         )
-        self._common = {
-            (field, meaning)
-            for (field, meaning), times in counts.items()
-            if times >= _COMMON and field != "type"
-        }
+        common: dict[str, str] = {}  # the meaning that a field has most often
+        for (field, meaning), times in counts.most_common():
+            if times >= _COMMON and field != "type":
+                common.setdefault(field, meaning)
+        self._common = set(common.items())
         if self._common:
             yield from ("### Common fields", "", "| field | meaning |", "| --- | --- |")
             yield from (f"| `{field}` | {meaning} |" for field, meaning in sorted(self._common))
