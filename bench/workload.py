@@ -35,7 +35,7 @@ CLIP_NORM = 1.0
 NOISE_STDDEV = 10.0
 _DATASET, _RUN = "population", "training"
 _LEVELS = 100
-_ENROLLED_AT_ONCE = 2**17
+_ENROLLED_AT_ONCE = 2**16
 
 
 class Applied(msgspec.Struct, frozen=True, array_like=True):

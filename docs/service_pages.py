@@ -51,6 +51,8 @@ from streams.records.codec import (
     MAX_BALANCES,
     MAX_CHARGE_USERS,
     MAX_DATASETS,
+    MAX_NAMES_BYTES,
+    MAX_RECORD_BYTES,
     MAX_REQUEST_BYTES,
     MAX_ROSTERS,
 )
@@ -308,15 +310,19 @@ def _retention(given: dict[str, str]) -> str:
 def limits() -> str:
     """Return the table of the fixed limits."""
     rows: list[tuple[str, int, str]] = [
-        ("bytes of a request", MAX_REQUEST_BYTES, "per record of `norms`"),
+        ("bytes of a record that a client sends or a worker publishes", MAX_RECORD_BYTES,
+         "per record of `norms`, `halts`, `odometer` and `rejects`"),
+        ("bytes of a request", MAX_REQUEST_BYTES,
+         "in a budget file, or if the topic `norms` takes more than by default"),
         ("bytes of an event", EVENT_BYTES, "per record of an answerer's input"),
         ("users of a charge or an enrolment", MAX_CHARGE_USERS, "per record"),
-        ("bytes of a decision", MAX_ANSWER_BYTES, "per record of `halts`"),
+        ("bytes of a decision about named users", MAX_ANSWER_BYTES, "in all its parts"),
         ("accounts that a step changes", MAX_ACCOUNTS, "users times budgets, per partition"),
         ("balances that a step changes", MAX_BALANCES,
          "users times orders over all budgets, per partition"),
         ("rosters of open runs that share a budget", MAX_ROSTERS, "per log"),
         ("datasets", MAX_DATASETS, "per log"),
+        ("bytes of the names of all datasets, and 3 more for each", MAX_NAMES_BYTES, "per log"),
         ("budgets that a charge draws on", MAX_BUDGETS, "the dataset's and its ancestors'"),
         ("keys of an access list", MAX_KEYS, "per dataset"),
         ("minimum separation of a run", MAX_SEPARATION, "steps"),

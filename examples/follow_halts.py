@@ -22,7 +22,7 @@ consumer = KafkaConsumer(
 seen: dict[int, tuple[int, int]] = {}  # by partition: offset and part
 for record in consumer:
     if not record.value or record.value[:1] != b"{":
-        continue  # MessagePack: published with another setting, or of more than 8 MiB
+        continue  # MessagePack: published with another setting
     answer = json.loads(record.value)
     if answer["type"] not in ("decision", "halted"):
         continue  # answers to other requests

@@ -70,7 +70,7 @@ _TITLES = {
         "Decisions with their HALT events, and the answers to all other requests. The "
         "answer to a record of partition p is in partition p. A record may appear more than "
         "once. Drop a record whose field `offset` is lower than the highest that you have seen "
-        "in its partition, or equal to it with the same `part` (most records have none): a step "
+        "in its partition, or equal to it with the same `type` and `part` (most have none): a step "
         "that another attempt repeats is answered again, with the same offset. If two different "
         "decisions of one step are in the topic, release nothing.",
     ),

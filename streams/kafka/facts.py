@@ -12,7 +12,7 @@ from kafka.errors import TopicAuthorizationFailedError
 from streams.config import Config
 from streams.kafka.answer_topics import ANSWER_SETTINGS
 from streams.kafka.kafka_clients import administering
-from streams.kafka.topics import MIN_IN_SYNC, SETTINGS, described_topics, settings_of
+from streams.kafka.topics import MIN_IN_SYNC, NEEDED, described_topics, settings_of
 
 _KEEPING = ("cleanup.policy", "retention.ms", "retention.bytes")
 
@@ -52,7 +52,7 @@ def read_facts(config: Config) -> KafkaFacts:
 def _facts(admin: KafkaAdminClient, config: Config) -> KafkaFacts:
     # Not describe_cluster(): kafka-python 3.0 raises KeyError with brokers before Kafka 3.7.
     brokers = [broker.node_id for broker in admin._manager.cluster.brokers()]
-    topics = _topics(admin, config, SETTINGS)
+    topics = _topics(admin, config, NEEDED)
     answers = None
     with suppress(TopicAuthorizationFailedError):  # some roles may not see them
         answers = _topics(admin, config, ANSWER_SETTINGS)

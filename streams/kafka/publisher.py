@@ -12,15 +12,12 @@ from streams.config import Config
 from streams.kafka.aiokafka_settings import connection_settings
 from streams.kafka.authentic import RecordSigner
 from streams.ledger.ledger import Channel, Output
-from streams.records import MAX_ANSWER_BYTES
 from streams.records.json_outputs import to_json
 from streams.records.signatures import Content
 
 MAX_BATCH_BYTES = 512 * 1024
 """A producer sends one batch of a partition at a time, so small batches would wait for each
 other."""
-
-_MAX_RECORD = MAX_ANSWER_BYTES + 1024 * 1024
 
 
 def published_form(config: Config) -> Callable[[bytes], bytes]:
@@ -59,7 +56,6 @@ class KafkaPublisher:
             acks="all",
             enable_idempotence=True,
             max_batch_size=MAX_BATCH_BYTES,
-            max_request_size=_MAX_RECORD,
         )
         await self.producer.start()
 

@@ -26,14 +26,12 @@ from streams.config import Config
 from streams.kafka.kafka_clients import new_admin
 from streams.kafka.results import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.kafka.security import explained
-from streams.records import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES
 from streams.records.digests import NO_TOPIC
 
 logger = logging.getLogger("turnstile.topics")
 
 T = TypeVar("T")
 
-_OVERHEAD = 64 * 1024  # the fields of a record batch, and those of a rejection around its bytes
 _DAY_MS = 24 * 60 * 60 * 1000
 _MEBIBYTE = 1024 * 1024
 
@@ -60,20 +58,17 @@ SETTINGS: dict[str, dict[str, str]] = {
         "retention.ms": "-1",
         "retention.bytes": "-1",
         "unclean.leader.election.enable": "false",
-        "max.message.bytes": str(MAX_REQUEST_BYTES + _OVERHEAD),
     },
     HALTS: {
         "cleanup.policy": "delete",
         "retention.ms": str(7 * _DAY_MS),
         "segment.ms": str(_DAY_MS),
-        "max.message.bytes": str(MAX_ANSWER_BYTES + _OVERHEAD),
     },
-    ODOMETER: {**_CLEANED, "max.message.bytes": str(_MEBIBYTE)},
+    ODOMETER: _CLEANED,
     REJECTS: {
         "cleanup.policy": "delete",
         "retention.ms": str(30 * _DAY_MS),
         "segment.ms": str(_DAY_MS),
-        "max.message.bytes": str(MAX_REQUEST_BYTES + 2 * _OVERHEAD),
         # A rejection quotes its record, which may have arrived compressed to a thousandth.
         "compression.type": "gzip",
     },
@@ -82,7 +77,6 @@ SETTINGS: dict[str, dict[str, str]] = {
         **_CLEANED,
         "segment.bytes": str(64 * _MEBIBYTE),
         "unclean.leader.election.enable": "false",
-        "max.message.bytes": str(_MEBIBYTE),
     },
 }
 """The settings with which the topics are created.
@@ -91,6 +85,11 @@ In topics that clients write to, the client chooses the compression. To compress
 another way, the broker would have to expand them, and 600 KB can expand to more than its memory.
 Only workers write to rejects. Every client can read gzip.
 """
+
+NEEDED: dict[str, dict[str, str]] = {
+    topic: {**settings, "max.message.bytes": str(_MEBIBYTE)} for topic, settings in SETTINGS.items()
+}
+"""The settings that existing topics need. Brokers take records of 1 MiB by default."""
 
 MIN_IN_SYNC: Final = "min.insync.replicas"
 """How many brokers must have a record before Kafka acknowledges it."""
@@ -218,7 +217,7 @@ class Topics:
             gone = f"there is no topic {names[NORMS]}, the log of everything that was spent"
             return TopicsSeen(NO_TOPIC, 0, gone)
         counts = {topic: len(found["partitions"]) for topic, found in described.items()}
-        there = {name: SETTINGS[name] for name, topic in names.items() if topic in described}
+        there = {name: NEEDED[name] for name, topic in names.items() if topic in described}
         problem = _uneven(counts) or unsuitable(admin, self._config, there, self._warn)
         return TopicsSeen(topic_id_of(norms), counts[names[NORMS]], problem)
 

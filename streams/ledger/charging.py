@@ -29,8 +29,8 @@ from streams.ledger.outputs import (
     Output,
     Place,
     answer,
-    decided,
     halted_of,
+    in_parts,
     odometer_output,
     published_halts,
     reject,
@@ -63,6 +63,7 @@ from streams.records import (
     Rejection,
     RosterDecision,
     encode,
+    encode_output,
 )
 from streams.records.digests import charge_digest, roster_digest
 from streams.records.packing import pack_bits, pack_norms, pack_positions
@@ -73,7 +74,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     budgets, run = _current(state, charge)
     digest = charge_digest(charge)
     if charge.step == run.step:
-        return decided(charge, stored_decision(run, charge, digest))
+        return in_parts(charge, stored_decision(run, charge, digest))
     check_next_step(run, charge)
     terms = state.collecting.get(charge.address)
     check_charged(charge, terms)
@@ -146,7 +147,7 @@ def collect_norms(
     ]
 
 
-def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
+def enrol(state: State, place: Place, request: Enrol) -> list[Output]:
     """Append users to a run's roster."""
     budgets, run = _current(state, request)
     check_not_collecting(request, state.collecting.get(request.address))
@@ -167,7 +168,7 @@ def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
     if len(slots[0]):
         state.note_members(request.address, members.add(slots, terms.levels))
     count, (digests, erased) = len(members), members.digests(budgets)
-    return answer(
+    enrolled = answer(
         Enrolled,
         request,
         place,
@@ -184,6 +185,7 @@ def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
         decision=run.decision if run.of_roster else b"",
         erased=pack_positions(erased, count) if len(erased) else UNSET,
     )
+    return in_parts(request, enrolled)
 
 
 def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Output]:
@@ -192,7 +194,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
     budgets, run = _current(state, charge)
     digest = roster_digest(charge)
     if charge.step == run.step:
-        return decided(charge, stored_decision(run, charge, digest))
+        return in_parts(charge, stored_decision(run, charge, digest))
     check_next_step(run, charge)
     if run.roster_steps >= MAX_STEPS:
         detail = f"the roster has taken {MAX_STEPS} steps, and takes no more: use another run"
@@ -263,8 +265,8 @@ def _decided(
         run,
         step=charge.step,
         digest=decision.digest,
-        decision=encode(decision),
+        decision=encode_output(decision),
         of_roster=of_roster,
         roster_steps=run.roster_steps + of_roster,
     )
-    return decided(charge, decision)
+    return in_parts(charge, decision)

@@ -63,6 +63,7 @@ from streams.ledger.validation import (
 )
 from streams.records import (
     MAX_DATASETS,
+    MAX_NAMES_BYTES,
     AccessSet,
     CloseDataset,
     CloseRun,
@@ -113,6 +114,13 @@ def create_dataset(
         names = state.policies.keys() | state.access.keys()  # with some that were withdrawn
         if request.address not in names and len(names) >= MAX_DATASETS:
             detail = f"the log has {MAX_DATASETS} datasets, closed ones included, and takes no more"
+            raise Rejection(Reason.TOO_LARGE, detail)
+        size = sum(len(name) + 3 for (name,) in names | {request.address})
+        if size > MAX_NAMES_BYTES:
+            detail = (
+                f"the names of all datasets of the log, closed ones included, would have {size} "
+                f"bytes, and {MAX_NAMES_BYTES} are allowed: choose shorter names"
+            )
             raise Rejection(Reason.TOO_LARGE, detail)
         _check_shares(state, policy, whole)
         _check_families(state, policy)

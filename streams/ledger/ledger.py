@@ -231,7 +231,7 @@ class Ledger:
             case Erase():
                 return erase(self.state, place, request, sender)
             case Enrol():
-                answer = enrol(self.state, place, request)
+                return enrol(self.state, place, request)
             case CreateDataset():
                 answer = create_dataset(self.state, place, request, sender)
             case WithdrawDataset():

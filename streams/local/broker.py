@@ -24,8 +24,6 @@ collector needs 0.5 GB, G1 0.7 GB. A benchmark with faster clients should compar
 ``jvm_options=()``.
 """
 
-_MAX_RECORD = 17 * 1024 * 1024  # the largest answer and its overhead
-
 _SETTINGS: Mapping[str, str] = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -49,9 +47,6 @@ _SETTINGS: Mapping[str, str] = {
     # register again only when this session has timed out.
     "broker.session.timeout.ms": "9000",
     "broker.heartbeat.interval.ms": "500",
-    "message.max.bytes": str(_MAX_RECORD),
-    "replica.fetch.max.bytes": str(_MAX_RECORD),
-    "socket.request.max.bytes": str(100 * 1024 * 1024),
     # The log is the source of truth: a directory that is kept for months must not lose its start.
     "log.retention.hours": "-1",
     "log.retention.bytes": "-1",

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from streams.config import Config
 from streams.kafka.facts import KafkaFacts, TopicFacts
-from streams.kafka.topics import MIN_IN_SYNC, NORMS, SETTINGS, SNAPSHOTS, TOPICS, WISHES, suits
+from streams.kafka.topics import MIN_IN_SYNC, NEEDED, NORMS, SNAPSHOTS, TOPICS, WISHES, suits
 from streams.operations.check_tables import Facts, Level, Row, Table
 from streams.operations.status import Overview, PartitionState
 from streams.redis_address import is_encrypted
@@ -86,7 +86,7 @@ def of_kafka(facts: Facts, config: Config) -> Iterator[Table]:
                     WISHES.get((name, setting)),
                     "Records could be lost unnoticed, so workers decide nothing",
                 )
-                for setting, wanted in SETTINGS[name].items()
+                for setting, wanted in NEEDED[name].items()
             ),
         ]
         yield Table("topics", rows, {"topic": title})

@@ -200,11 +200,12 @@ class Enrolled(_AboutRun, frozen=True, tag="enrolled"):
     """
 
     members: int
-    """The number of members in the partition."""
+    """The number of members in the partition, or of the members that this part is about."""
     digests: bytes
     """16 bytes for each 4096 members, in their order: the first ones of the SHA-256 of "i" and the
     ids as little-endian int64 or, if one of them is a string, of "s" and the ids as a MessagePack
-    array. For erased members the id is 0 or the empty string."""
+    array. For erased members the id is 0 or the empty string. Each part has those of all members.
+    """
     clip_norm: float
     """The norm of the highest level."""
     grid: int
@@ -220,9 +221,15 @@ class Enrolled(_AboutRun, frozen=True, tag="enrolled"):
     cost_table_digest: bytes = b""
     """The digest of the last step's cost table; empty before the first step."""
     decision: bytes = b""
-    """The last step's decision as it was published, in MessagePack, if it was a roster step."""
+    """The last step's decision in MessagePack, if it was a roster step. A part has what the
+    decision says about its members."""
     erased: bytes | UnsetType = UNSET
     """The positions of erased members. Absent without any."""
+    part: int | UnsetType = UNSET
+    """The number of this part of the answer, from 0. The answer about a large roster has several
+    parts, each about some members, in their order. If one is missing, there is no answer."""
+    parts: int | UnsetType = UNSET
+    """The number of parts. Absent if there is one."""
 
 
 class RosterDecision(_AboutStep, frozen=True, tag="roster-decision"):
@@ -236,7 +243,7 @@ class RosterDecision(_AboutStep, frozen=True, tag="roster-decision"):
     """The first 16 bytes of SHA-256 of the charge's content without its attempt, with the digest of
     the cost table in place of its units."""
     members: int
-    """The number of members in the partition."""
+    """The number of members in the partition, or of the members that this part is about."""
     halted: bytes = b"\0"
     """The positions of members who were admitted to the step before and are not now."""
     readmitted: bytes = b"\0"
@@ -248,6 +255,11 @@ class RosterDecision(_AboutStep, frozen=True, tag="roster-decision"):
     before or, if this step sets the level or readmits, than requested."""
     granted: bytes = b""
     """The levels granted at the positions in ``regranted``, one byte each."""
+    part: int | UnsetType = UNSET
+    """The number of this part of the decision, from 0. A large decision has several parts, each
+    about some members, in their order. If one is missing, there is no decision."""
+    parts: int | UnsetType = UNSET
+    """The number of parts. Absent if there is one."""
 
 
 class Halted(_AboutStep, frozen=True, tag="halted"):
@@ -256,7 +268,7 @@ class Halted(_AboutStep, frozen=True, tag="halted"):
     part: int
     """The number of this part of the step's HALT events, from 0."""
     parts: int
-    """The number of parts. Each has 8192 users, the last one at most as many."""
+    """The number of parts. Each has at most 8192 users, and fewer with long ids."""
     users: Users
     """The ids of members who were admitted to the step before and are not now."""
     exhausted: bytes
@@ -433,11 +445,12 @@ class Reason(StrEnum):
     ROSTER_CHANGED = "roster-changed"
     """The roster has other users, another clip norm, another grid or another number of members."""
     TOO_LARGE = "too-large"
-    """A fixed maximum is exceeded. A request has at most 524288 users and 8 MiB, a record
-    of norm events at most 65536. A step changes at most 3145728 accounts (users x budgets) and
-    16777216 balances (users x orders, over all budgets), where an enrolment counts all members. At
-    most 16 rosters of open runs share a budget with one of them, and each takes at most 4294967293
-    steps. A log has at most 65536 datasets. A decision about named users has at most 16 MiB: 4096 +
+    """A fixed maximum is exceeded. A request has at most 524288 users and 8 MiB (brokers take 1 MiB
+    by default), a record of norm events at most 65536. A step changes at most 3145728 accounts
+    (users x budgets) and 16777216 balances (users x orders, over all budgets), where an enrolment
+    counts all members. At most 16 rosters of open runs share a budget with one of them, and each
+    takes at most 4294967293 steps. A log has at most 65536 datasets, whose names have at most
+    990000 bytes, with 3 more for each. A decision about named users has at most 16 MiB: 4096 +
     users x 3 / 2, and for each user the id in the decision (8 bytes where all are integers, else 9,
     or 3 and the UTF-8 of the string), or 12 if that is fewer and norms are clipped."""
     LENGTH_MISMATCH = "length-mismatch"
@@ -520,7 +533,7 @@ class Rejected(Record, frozen=True, tag="rejected"):
     detail: str
     """The reason as text, for people. Programs read the other fields."""
     record: bytes
-    """The bytes of the request, cut off at 8 MiB."""
+    """The first 700000 bytes of the request."""
     dataset: str | None = None
     """The request's dataset, as far as it could be read; likewise the next four fields."""
     run: str | None = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
-from streams.records.answers import Answer, Reason, Rejected, Rejection
+from streams.records.answers import Answer, Reason, Rejected, Rejection, RosterDecision
 from streams.records.fields import RESERVED, VERSION, User
 from streams.records.requests import (
     Charge,
@@ -22,8 +22,19 @@ from streams.records.requests import (
 )
 from streams.records.users import first_irregular, normal_form
 
+MAX_RECORD_BYTES = 1_000_000
+"""The maximum size of a record that clients send and workers publish: brokers take it by default.
+"""
+
+MAX_UNSIGNED_BYTES = MAX_RECORD_BYTES - 1_000
+"""The same of a request that is signed afterwards."""
+
+MAX_QUOTED_BYTES = 700_000
+"""A reject has so many bytes of its request: in JSON, base64 takes four for three."""
+
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
-"""A larger request is rejected: split the population over more partitions."""
+"""A larger request is rejected. Budget files have such large ones, as have logs whose topic takes
+them."""
 
 MAX_CHARGE_USERS = 2**19
 """The maximum number of users of one charge or enrolment."""
@@ -52,7 +63,10 @@ MAX_ROSTERS = 16
 """The maximum number of rosters of open runs that share a budget with one of them."""
 
 MAX_DATASETS = 2**16
-"""The maximum number of datasets of one log. An answer can name all of them."""
+"""The maximum number of datasets of one log."""
+
+MAX_NAMES_BYTES = 990_000
+"""The maximum size of their names, with 3 bytes more for each: an answer can name all of them."""
 
 _MSGPACK_REQUEST: msgspec.msgpack.Decoder[Request | Signed] = msgspec.msgpack.Decoder(
     Request | Signed
@@ -65,14 +79,16 @@ encode = _ENCODER.encode
 """Encode any record as MessagePack."""
 
 
-def encode_rejected(rejected: Rejected) -> bytes:
-    """Return a reject as MessagePack.
+def encode_output(output: Answer | Rejected) -> bytes:
+    """Return an answer or a reject as MessagePack.
 
-    As a struct it would have another header than recorded rejects: the encoder counts fields that
-    a struct might have, and ``user`` is the 16th.
+    The encoder writes another header for a struct that might have more than 15 fields. Rejects and
+    decisions about rosters have the header of recorded ones, which could not have so many.
     """
-    fields = {k: v for k, v in msgspec.structs.asdict(rejected).items() if v is not UNSET}
-    return encode({"type": "rejected", **fields})
+    if not isinstance(output, Rejected | RosterDecision):
+        return encode(output)
+    fields = {k: v for k, v in msgspec.structs.asdict(output).items() if v is not UNSET}
+    return encode({"type": output.__struct_config__.tag, **fields})
 
 
 def decode_request(value: bytes | None) -> Request:

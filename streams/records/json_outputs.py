@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streams.records import answers
 from streams.records.answers import HALT_REASONS, Decision, Halted, RosterDecision, halt_reason
-from streams.records.codec import MAX_REQUEST_BYTES, encode, encode_rejected
+from streams.records.codec import encode_output
 from streams.records.fields import IntegerUser, Name, StringUser, Users
 from streams.records.packing import (
     pack_bits,
@@ -158,14 +158,10 @@ _POSITIONS = ("halted", "readmitted", "exhausted", "regranted")
 
 
 def to_json(output: bytes) -> bytes:
-    """Return an output of a ledger in JSON; unchanged if it is a tombstone, or above 8 MiB in JSON.
-
-    The topic rejects takes no larger records, and base64 makes a large request larger.
-    """
+    """Return an output of a ledger in JSON; unchanged if it is a tombstone."""
     if answers.tombstone_offset(output) is not None:
         return output
-    packed = _JSON.encode(_listed(_MADE.decode(output)))
-    return packed if len(packed) <= MAX_REQUEST_BYTES else output
+    return _JSON.encode(_listed(_MADE.decode(output)))
 
 
 def to_msgpack(published: bytes) -> bytes:
@@ -185,7 +181,7 @@ def to_msgpack(published: bytes) -> bytes:
             return published
         if _JSON.encode(read) != published:  # as another version writes it, or with a key twice
             json.loads(published, object_pairs_hook=_distinct)
-        return encode_rejected(made) if isinstance(made, answers.Rejected) else encode(made)
+        return encode_output(made)
     except (msgspec.DecodeError, ValueError, LookupError, OverflowError, RecursionError):
         return published
 

@@ -21,7 +21,6 @@ from streams.failures import Exit, Failure
 from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
 from streams.ledger.collecting import step_of
-from streams.ledger.outputs import Channel
 from streams.ledger.tracked import Address
 from streams.ledger.validation import is_keyed_hash, published
 from streams.records import (
@@ -246,12 +245,10 @@ class _RosterReasons:
         request = applied.request
         if not isinstance(request, ChargeRoster) or request.address != self._address:
             return
-        outputs = (output for output in applied.outputs if output.channel is Channel.HALTS)
-        decision, *parts = (decode_answer(output.value) for output in outputs)
-        assert isinstance(decision, RosterDecision)
+        decision = applied.roster_decision
         for position in unpack_positions(decision.readmitted, decision.members).tolist():
             self._by_position.pop(position, None)
-        reasons = b"".join(part.reasons for part in parts if isinstance(part, Halted))
+        reasons = b"".join(part.reasons for part in applied.answers if isinstance(part, Halted))
         if reasons:  # a repeated step has none
             halted = unpack_positions(decision.halted, decision.members).tolist()
             self._by_position |= zip(halted, reasons, strict=True)

@@ -190,7 +190,7 @@ class Histories:
             case ChargeRoster() as charge if applied.is_first:
                 if charge.levels:
                     self._doubt(applied, charge, "levels of a roster moved")
-                self._charged_by_level(charge, decode_answer(applied.outputs[0].value))
+                self._charged_by_level(charge, applied.roster_decision)
             case Enrol() as enrol:
                 self._enrolled(enrol)
             case CloseRun() as close:
@@ -260,8 +260,7 @@ class Histories:
         roster.granted = np.append(roster.granted, np.zeros(more, dtype=np.int64))
         roster.since = np.append(roster.since, np.full(more, roster.steps))
 
-    def _charged_by_level(self, charge: ChargeRoster, decision: object) -> None:
-        assert isinstance(decision, RosterDecision)
+    def _charged_by_level(self, charge: ChargeRoster, decision: RosterDecision) -> None:
         roster = self._rosters[charge.address]
         mechanism = simplified(mechanism_of(charge))
         every = np.arange(len(roster.granted))

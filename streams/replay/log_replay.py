@@ -21,14 +21,17 @@ import msgspec
 from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
 from streams.ledger.ledger import Ledger, Output, UnknownState, ledger_of
-from streams.ledger.outputs import Channel, joined
+from streams.ledger.outputs import Channel
 from streams.ledger.partition_errors import PartitionError
+from streams.ledger.parts import joined
 from streams.records import (
-    MAX_REQUEST_BYTES,
+    MAX_QUOTED_BYTES,
+    Answer,
     Decision,
     Import,
     Rejection,
     Request,
+    RosterDecision,
     decode_answer,
     decode_request,
 )
@@ -63,7 +66,7 @@ class Applied(NamedTuple):
         rejects = (output for output in self.outputs if output.channel is Channel.REJECTS)
         quoted = (msgspec.msgpack.decode(output.value, type=_Quoted).record for output in rejects)
         # Of a record with several norm events, each is rejected alone, and quoted alone.
-        return (self.record.value or b"")[:MAX_REQUEST_BYTES] in quoted
+        return (self.record.value or b"")[:MAX_QUOTED_BYTES] in quoted
 
     @property
     def request(self) -> Request | None:
@@ -79,8 +82,17 @@ class Applied(NamedTuple):
     @property
     def decision(self) -> Decision:
         """Return the decision about a charge by norms, joined from its parts."""
-        halts = (decode_answer(o.value) for o in self.outputs if o.channel is Channel.HALTS)
-        return joined([answer for answer in halts if isinstance(answer, Decision)])
+        return joined([each for each in self.answers if isinstance(each, Decision)])
+
+    @property
+    def roster_decision(self) -> RosterDecision:
+        """Return the decision about a step of a roster, joined from its parts."""
+        return joined([each for each in self.answers if isinstance(each, RosterDecision)])
+
+    @property
+    def answers(self) -> Iterator[Answer]:
+        """Yield the answers to the request."""
+        return (decode_answer(o.value) for o in self.outputs if o.channel is Channel.HALTS)
 
 
 class _Quoted(msgspec.Struct):

@@ -326,7 +326,7 @@ class Attempt:
             self.state = StepState.PUBLISHED
         try:
             return self._send(parts, deadline)
-        except InvalidRequest:  # the step cannot be signed, so nothing was published
+        except InvalidRequest:  # the step is too large, so nothing was published
             self.state, self.published = before
             raise
 

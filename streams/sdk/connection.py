@@ -23,8 +23,10 @@ import msgspec
 from msgspec import UNSET
 
 from accounting.exact.invalid_input import quoted
-from streams.ledger.outputs import Channel, joined
+from streams.ledger.outputs import Channel
+from streams.ledger.parts import Joined, joined
 from streams.records import (
+    MAX_QUOTED_BYTES,
     MAX_REQUEST_BYTES,
     Answer,
     Charge,
@@ -126,8 +128,8 @@ class PendingRequest:
         self.observed = ExitStack()
         self._to_the_end = to_the_end
         self._replies: dict[int, Answer | RequestRejected] = {}
-        # By partition and offset, the parts of a decision, by number.
-        self._parts: dict[tuple[int, int], dict[int, Decision]] = {}
+        # By partition and offset, the parts of an answer, by number.
+        self._parts: dict[tuple[int, int], dict[int, Joined]] = {}
         self._failure: Exception | None = None
         self._done = threading.Event()
 
@@ -173,14 +175,14 @@ class PendingRequest:
         """
         sent = self.requests.get(reply.partition)
         if isinstance(reply, Rejected):
-            if sent != reply.record:
+            if sent is None or sent[:MAX_QUOTED_BYTES] != reply.record:
                 return
             refusal = refusal_of(reply)
             if not self._to_the_end:
                 self.fail(refusal)
             self._replies.setdefault(reply.partition, refusal)
         elif sent is not None:
-            if isinstance(reply, Decision) and reply.parts is not UNSET:
+            if isinstance(reply, Joined) and reply.parts is not UNSET:
                 parts = self._parts.setdefault((reply.partition, reply.offset), {})
                 parts[reply.part or 0] = reply
                 if len(parts) < reply.parts:
@@ -206,6 +208,7 @@ class Connection(ABC):
         log: the id of the topic norms, 16 bytes, which signatures of requests cover.
 
     Attributes:
+        largest_request: the maximum size of a request, signed or not.
         pseudonyms: makes pseudonyms of users; None if the log has their ids.
         signer: signs requests; None if they are not signed.
         where: the address of the service, for people.
@@ -213,6 +216,7 @@ class Connection(ABC):
     """
 
     where = log_name = "in memory"
+    largest_request = MAX_REQUEST_BYTES
 
     def __init__(self, partitions: int, timeout: float, log: bytes = NO_TOPIC) -> None:
         self.partitions = partitions
@@ -338,7 +342,7 @@ class Connection(ABC):
             log: the id of the log that the requests are signed for; by default the connection's.
 
         Raises:
-            InvalidRequest: a request is too large to be signed; nothing was published.
+            InvalidRequest: a request is too large; nothing was published.
             RequestRejected: the first rejection; other partitions may have accepted.
             ConflictingDecisions: an answer of another kind, which no worker has made.
             DecisionTimeout: not all partitions answered in time.
@@ -388,7 +392,7 @@ class Connection(ABC):
             to_the_end: as that of ``PendingRequest``.
 
         Raises:
-            InvalidRequest: a request is too large to be signed; nothing was published.
+            InvalidRequest: a request is too large; nothing was published.
             DecisionTimeout: they could not be sent before the deadline.
         """
         self.check_usable()
@@ -438,7 +442,7 @@ class Connection(ABC):
         """Sign records that no partition answers, send them, and wait until the log has them.
 
         Raises:
-            InvalidRequest: a record is too large to be signed; nothing was published.
+            InvalidRequest: a record is too large; nothing was published.
             DecisionTimeout: the log may not have all of them.
         """
         waiting = self.send(self.new_token(), records, deadline)
@@ -458,17 +462,16 @@ class Connection(ABC):
 
     def _signed(self, requests: Mapping[int, bytes], log: bytes) -> Mapping[int, bytes]:
         signer = self.signer
-        if signer is None:
-            return requests
-        signed = {p: signer.sign(log, p, request) for p, request in requests.items()}
-        for partition, request in signed.items():
-            if len(request) > MAX_REQUEST_BYTES:
+        if signer is not None:
+            requests = {p: signer.sign(log, p, request) for p, request in requests.items()}
+        for partition, request in requests.items():
+            if len(request) > self.largest_request:
                 raise InvalidRequest(
-                    f"the request to partition {partition} takes {len(request)} bytes with its "
-                    f"signature; it must be at most {MAX_REQUEST_BYTES}. Charge fewer users per "
-                    "step, or use more partitions for a new service"
+                    f"the request to partition {partition} takes {len(request)} bytes; it must be "
+                    f"at most {self.largest_request}. Charge fewer users per step, enrol them in a "
+                    "roster, collect their norms, or use more partitions for a new service"
                 )
-        return signed
+        return requests
 
     def _forget(self, key: Hashable) -> None:
         with self._lock:

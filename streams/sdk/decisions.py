@@ -202,17 +202,14 @@ class Witness:
         # By partition, the hash of the record for each step and part.
         self._seen: defaultdict[int, OrderedDict[Hashable, bytes]] = defaultdict(OrderedDict)
         # By partition, the highest offset, and the parts of its record that were seen.
-        self._reached: dict[int, tuple[int, frozenset[int]]] = {}
+        self._reached: dict[int, tuple[int, frozenset[Hashable]]] = {}
         self._conflict: str | None = None
 
     def see(self, record: Witnessed) -> bool:
         """Remember a record, of any attempt; return whether it is new."""
         seen = self._seen[record.partition]
-        # A large decision has several parts. A roster step's HALT events follow its decision.
-        if isinstance(record, Halted):
-            part = 1 + record.part
-        else:
-            part = 0 if isinstance(record, RosterDecision) else record.part or 0
+        # A roster step's HALT events follow its decision. Both have parts.
+        part = isinstance(record, Halted), record.part or 0
         # A worker publishes in the order of the log, and only then deletes from its outbox. So a
         # record with a lower offset was published before, however long ago.
         reached, parts = self._reached.get(record.partition, (-1, frozenset()))

@@ -24,6 +24,7 @@ from streams.kafka.results import NoBroker, TopicsSeen, TopicsUnavailable, Unusa
 from streams.kafka.security import NotAdmitted, explained, is_refusal
 from streams.kafka.topics import NORMS, find_topics
 from streams.ledger.outputs import Channel
+from streams.records import MAX_RECORD_BYTES
 from streams.records.json_outputs import to_msgpack
 from streams.sdk.connection import Connection, Deadline, PendingRequest
 from streams.sdk.errors import (
@@ -50,6 +51,8 @@ class KafkaConnection(Connection):
     Raises:
         ServiceUnavailable: no broker answered, or no topics exist, within ``config.timeout``.
     """
+
+    largest_request = MAX_RECORD_BYTES
 
     def __init__(self, config: Config) -> None:
         seen = _wait_for_topics(config)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from accounting.exact.argument_checks import whole_number
-from streams.records import MAX_EVENTS, NormEvents, encode
+from streams.records import MAX_EVENTS, MAX_UNSIGNED_BYTES, NormEvents, encode
 from streams.records.packing import pack_norms
 from streams.records.users import UserIds
 from streams.sdk.arguments import UsersLike, read_norms, read_users
@@ -20,8 +20,6 @@ from streams.sdk.dataset_requests import check_names
 from streams.sdk.errors import invalid_requests
 from streams.sdk.step_layout import place
 
-MAX_EVENTS_BYTES: Final = 900_000
-"""The maximum size of a record: with its signature, brokers take it by default."""
 _HIGHEST: Final = 2**62
 
 
@@ -62,7 +60,7 @@ def send_norms(
 def _records(blank: NormEvents, users: UserIds, norms: NDArray[np.float64]) -> Iterator[bytes]:
     """Yield records that are small enough, for users of one partition."""
     record = encode(replace(blank, users=users.pack(), norms=pack_norms(norms)))
-    if len(record) <= MAX_EVENTS_BYTES and len(users) <= MAX_EVENTS:
+    if len(record) <= MAX_UNSIGNED_BYTES and len(users) <= MAX_EVENTS:
         if len(users):
             yield record
         return

@@ -30,6 +30,7 @@ from accounting.exact.argument_checks import whole_array
 from streams.ledger.erasure import blanked
 from streams.ledger.validation import check_norms
 from streams.records import (
+    MAX_UNSIGNED_BYTES,
     ChargeRoster,
     Enrol,
     Enrolled,
@@ -475,7 +476,9 @@ def _places(layout: Layout) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 
 
 ENROLLED_AT_ONCE = 2**16
-"""Users of one partition per request. Ids of 256 characters take 8 MiB at 2**15."""
+"""The maximum number of users of one partition per request; fewer with long ids."""
+_OTHER_BYTES = 2_000
+"""The maximum size of a step without its levels and its cost table, with a signature."""
 
 
 def enrol(
@@ -508,12 +511,43 @@ def enrol(
         missing: dict[int, Enrol] = {}
         for partition, answer in answers.items():
             first = answer.members
-            more = users[partition][first : first + ENROLLED_AT_ONCE]
-            if len(more):
-                missing[partition] = replace(empty, first=first, users=more.pack())
+            if first < len(users[partition]):
+                missing[partition] = _next(replace(empty, first=first), users[partition][first:])
         if not missing:
             return answers
         answers |= connection.ask(missing, Enrolled, deadline)
+
+
+def _next(empty: Enrol, users: UserIds) -> Enrol:
+    """Return a request with the first of these users, so many that it is small enough."""
+    count = min(len(users), ENROLLED_AT_ONCE)
+    request = replace(empty, users=users[:count].pack())
+    while len(encode(request)) > MAX_UNSIGNED_BYTES:
+        count //= 2
+        request = replace(empty, users=users[:count].pack())
+    return request
+
+
+def check_steps_fit(connection: Connection, layout: Layout, cost_table: int) -> None:
+    """Check that a step of a roster fits into a request, even if it sets the levels of all members.
+
+    Args:
+        connection: to the service.
+        layout: the users by partition.
+        cost_table: the size of the cost table in bytes.
+
+    Raises:
+        InvalidRequest: it does not.
+    """
+    members = max(map(len, layout.positions))
+    size = members + cost_table + _OTHER_BYTES
+    if size > connection.largest_request:
+        raise InvalidRequest(
+            f"a step could take {size} bytes, and a request has at most "
+            f"{connection.largest_request}: a level for each of {members} users of a partition, "
+            f"and a cost table of {cost_table} bytes. Use more partitions, fewer levels or fewer "
+            "Rényi orders"
+        )
 
 
 def _as_known(answer: Enrolled, users: UserIds) -> UserIds:

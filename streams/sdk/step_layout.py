@@ -32,7 +32,6 @@ from accounting.exact.invalid_input import quoted
 from streams.ledger.validation import check_distinct, check_kinds
 from streams.records import (
     MAX_CHARGE_USERS,
-    MAX_REQUEST_BYTES,
     Charge,
     Policy,
     User,
@@ -220,14 +219,12 @@ class Layout:
         for partition, (users, encoded) in enumerate(self._packed):
             mine = norms[self.positions[partition]]
             full = replace(charge, users=encoded or users, norms=pack_norms(mine))
-            record = encode(full)
-            if len(mine) > MAX_CHARGE_USERS or len(record) > MAX_REQUEST_BYTES:
+            if len(mine) > MAX_CHARGE_USERS:
                 raise InvalidRequest(
-                    f"partition {partition} has {len(mine)} users in {len(record)} bytes; the "
-                    f"maximum is {MAX_CHARGE_USERS} users and {MAX_REQUEST_BYTES} bytes: charge "
-                    "fewer users per step, or use more partitions"
+                    f"partition {partition} has {len(mine)} users, and {MAX_CHARGE_USERS} are "
+                    "allowed: charge fewer users per step, or use more partitions"
                 )
-            parts[partition] = ChargePart(record, charge_digest(full, names=encoded), mine)
+            parts[partition] = ChargePart(encode(full), charge_digest(full, names=encoded), mine)
         return parts
 
     def put_together(

@@ -24,6 +24,8 @@ from tests.audit.log import Log
 from tests.audit.published import frozen, granted_norms
 
 _MOST_DATASETS = 2**16
+_MOST_OF_NAMES = 990_000
+"""The maximum size of their names, with 3 bytes more for each."""
 
 
 class Auditor(Policies):
@@ -225,6 +227,8 @@ class Auditor(Policies):
         names = self.datasets[partition].keys() | self.access[partition].numbers.keys()
         is_new = policy["dataset"] not in names
         if known is None and is_new and len(names) >= _MOST_DATASETS:
+            raise Rejection("too-large")
+        if known is None and sum(len(n) + 3 for n in names | {policy["dataset"]}) > _MOST_OF_NAMES:
             raise Rejection("too-large")
         if known is None and any(self._shares(partition, parent) for parent in parents):
             raise Rejection("dataset-shared")

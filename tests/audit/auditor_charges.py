@@ -19,8 +19,8 @@ from tests.audit.auditor_rosters import (
     check_grid,
     content_of,
     digest_of_roster,
+    halted_in,
     highest_that_fits,
-    parts_of_halted,
 )
 from tests.audit.auditor_state import Collection, Held, Place, RunState, home, outermost_of
 from tests.audit.published import frozen
@@ -202,7 +202,8 @@ class Charges(Held):
         }
         refused = dict(enumerate(first for _, first in settled))
         gone = {*self.names[partition].ids}
-        for halted in parts_of_halted(decision, roster, _names(chain), refused, gone):
+        if decision["halted"]:
+            halted = halted_in(decision, roster, _names(chain), refused, gone)
             self.answers[frozen(halted)] = None
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = decision

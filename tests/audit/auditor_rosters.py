@@ -26,7 +26,6 @@ Cost = tuple[int, ...]
 
 LARGEST_COST = 2**62
 _DIGEST_USERS = 4096
-_HALTED_USERS = 8192
 
 TOO_SOON, ERASED = 254, 255
 """Reasons for which a user is halted, beside the number of the budget that refused."""
@@ -193,13 +192,13 @@ def highest_that_fits(prices: Sequence[Cost], level: int, left: Cost) -> int | N
     return highest if highest or not level else None
 
 
-def parts_of_halted(
+def halted_in(
     decision: Mapping[str, Any],
     roster: Roster,
     names: Sequence[str],
     refused: Mapping[int, int],
     erased: Collection[User],
-) -> list[dict[str, Any]]:
+) -> dict[str, Any]:
     """The HALT events that are published beside a decision about a roster, as it is by then.
 
     Args:
@@ -211,20 +210,14 @@ def parts_of_halted(
     """
     about = "v", "dataset", "run", "attempt", "step", "partition", "offset"
     halted = decision["halted"]
-    parts = [halted[i : i + _HALTED_USERS] for i in range(0, len(halted), _HALTED_USERS)]
-    return [
-        {
-            "type": "halted",
-            **{name: decision[name] for name in about},
-            "part": number,
-            "parts": len(parts),
-            "users": published(roster.members[position] for position in part),
-            "exhausted": [position in roster.exhausted for position in part],
-            "reasons": [ERASED if roster.members[p] in erased else refused[p] for p in part],
-            "budgets": list(names),
-        }
-        for number, part in enumerate(parts)
-    ]
+    return {
+        "type": "halted",
+        **{name: decision[name] for name in about},
+        "users": published(roster.members[position] for position in halted),
+        "exhausted": [position in roster.exhausted for position in halted],
+        "reasons": [ERASED if roster.members[p] in erased else refused[p] for p in halted],
+        "budgets": list(names),
+    }
 
 
 def content_of(charge: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -16,13 +16,15 @@ from streams.records.json_outputs import to_json
 from tests.audit.auditor import Auditor
 from tests.audit.auditor_access import AccessLists
 from tests.audit.auditor_accounts import UNIT
-from tests.audit.auditor_requests import LARGEST_RECORD, NOT_GIVEN, User
+from tests.audit.auditor_requests import NOT_GIVEN, User
 from tests.audit.log import Log
-from tests.audit.published import answers_of, frozen, published_answer
+from tests.audit.published import answers_of, frozen
 from tests.audit.stored import collected_of, participations_of, roster_of, state_of
 
-LARGEST_PART = 1_000_000
-"""The maximum size of a decision's part in either form."""
+LARGEST_RECORD = 1_000_000
+"""The maximum size of what workers publish in either form."""
+_MOST_QUOTED = 700_000
+"""A reject has so many bytes of its request."""
 
 
 def _same(what: str, expected: Iterable[Any], found: Iterable[Any]) -> None:
@@ -47,6 +49,9 @@ def compare(
         ledgers: by partition.
         known: the auditor's names of erased users, where the ledgers had other keys.
     """
+    for topic in ("halts", "rejects", "odometer"):
+        for *_, value in log.records[topic]:
+            _check_size(value or b"")
     _compare_answers(auditor, log)
     _compare_rejects(auditor, log)
     _compare_odometers(auditor, log)
@@ -62,8 +67,6 @@ def compare_chain(auditor: Auditor, partition: int, chain: tuple[bytes, bytes, i
 def _compare_answers(auditor: Auditor, log: Log) -> None:
     answers = []
     contents: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
-    for _, _, value in log.records["halts"]:
-        _check_size(value or b"")
     for partition, answer in answers_of(log.records["halts"]):
         assert answer["partition"] == partition
         whole = frozen(answer)
@@ -78,9 +81,9 @@ def _compare_answers(auditor: Auditor, log: Log) -> None:
 
 @cache
 def _check_size(value: bytes) -> None:
-    """Check that a decision or its part fits into a record of a broker."""
-    if 6 * len(value) > LARGEST_PART and published_answer(value)["type"] == "decision":
-        assert max(len(value), len(to_json(value))) <= LARGEST_PART, "a decision that is too large"
+    """Check that brokers take a record by default."""
+    if 6 * len(value) > LARGEST_RECORD:
+        assert max(len(value), len(to_json(value))) <= LARGEST_RECORD, f"too large: {value!r:.200}"
 
 
 def _compare_rejects(auditor: Auditor, log: Log) -> None:
@@ -92,7 +95,7 @@ def _compare_rejects(auditor: Auditor, log: Log) -> None:
         assert reject["type"] == "rejected"
         place = partition, reject["offset"]
         if place in auditor.rejects:
-            assert reject["record"] == auditor.rejects[place][1][:LARGEST_RECORD]
+            assert reject["record"] == auditor.rejects[place][1][:_MOST_QUOTED]
         address = auditor.addresses.get(place, {})
         assert {name: reject.get(name) for name in address} == address, (
             f"the reject of {place} names {reject}, not {address}"

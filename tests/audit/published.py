@@ -60,38 +60,59 @@ Published = Iterable[tuple[int, int, bytes | None]]
 
 
 def answers_of(halts: Published) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the partition and the answer of each record, and decisions joined from their parts."""
+    """Yield the partition and the answer of each record, and answers joined from their parts."""
     parts: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = defaultdict(dict)
     for partition, _, value in halts:
         answer = published_answer(value or b"")
-        if answer["type"] != "decision" or "parts" not in answer:
+        if "parts" not in answer:
             yield partition, answer
             continue
-        names = "dataset", "run", "attempt", "step", "offset", "parts"
-        key = partition, *(answer[name] for name in names)
+        names = "type", "dataset", "run", "attempt", "step", "request", "offset", "parts"
+        key = partition, *(answer.get(name) for name in names)
         same = parts[key].setdefault(answer["part"], answer)
         assert same == answer, f"part {answer['part']} of {key} was published in two ways"
     for (partition, *_), each in parts.items():
         yield partition, _joined([each[number] for number in sorted(each)])
 
 
+_COUNTS = {"decision": "users", "roster-decision": "members", "enrolled": "members"}
+"""The field with the number of users or members that an answer is about."""
+_POSITIONS = {
+    "decision": {"clipped"},
+    "roster-decision": {"halted", "readmitted", "exhausted", "regranted"},
+    "enrolled": {"halted", "exhausted", "erased"},
+    "halted": set(),
+}
+"""The fields with positions, which begin at 0 in each part."""
+
+
 def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the decision of which these are the parts, in order."""
+    """Return the answer of which these are the parts, in order."""
     numbers = [part["part"] for part in parts]
     assert numbers == list(range(parts[0]["parts"])), f"only parts {numbers} of {parts[0]}"
-    whole = {name: value for name, value in parts[0].items() if name not in ("part", "parts")}
+    return _joined_rows([{**part, "part": None, "parts": None} for part in parts])
+
+
+def _joined_rows(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    whole = {name: value for name, value in parts[0].items() if value is not None}
     listed = {name for name, value in whole.items() if isinstance(value, list)} - {"budgets"}
+    count, positions = _COUNTS.get(whole["type"]), _POSITIONS[whole["type"]]
     for part in parts[1:]:
-        assert part["users"], "a part about no users"
+        assert part.keys() == parts[0].keys(), f"other fields in a part: {part.keys()}"
+        assert count is None or part[count] or whole["type"] == "roster-decision", "an empty part"
         for name, value in whole.items():
             rest = part[name]
-            if name == "clipped":
-                rest = [whole["users"] + position for position in rest]
+            if name in positions:
+                rest = [whole[count] + position for position in rest]
             if name in listed:
                 whole[name] = value + rest
             else:
-                assert name in ("users", "v") or rest == value, f"{name} differs in a part"
-        whole["users"] += part["users"]
+                same = rest == value or name in (count, "decision")
+                assert same, f"{name} differs in a part"
+        if count is not None:
+            whole[count] += part[count]
+    if whole.get("decision"):
+        whole["decision"] = _joined_rows([part["decision"] for part in parts])
     return whole
 
 

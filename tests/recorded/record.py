@@ -13,11 +13,11 @@ from unittest.mock import patch
 
 import msgspec
 
-from streams.ledger import outputs
+from streams.ledger import parts
 from streams.ledger.ledger import Channel, Output
 from streams.records import (
     Rejected,
-    encode_rejected,
+    encode_output,
 )
 from tests.unit.ledger.ledgers import Log
 from tests.unit.ledger.random_logs import RandomLog
@@ -46,7 +46,7 @@ class Recording(msgspec.Struct, omit_defaults=True):
     spent: dict[str, list]
     head: bytes  # of the chain
     stored: StoredState
-    part_bytes: int = outputs.MAX_PART_BYTES
+    part_bytes: int = parts.MAX_PART_BYTES
 
 
 def random_log(seed: int) -> Log:
@@ -58,7 +58,7 @@ def random_log(seed: int) -> Log:
 
 def with_parts_of(size: int) -> AbstractContextManager[Any]:
     """Publish decisions in parts of at most so many bytes."""
-    return patch.object(outputs, "MAX_PART_BYTES", size)
+    return patch.object(parts, "MAX_PART_BYTES", size)
 
 
 def recording_of(log: Log) -> Recording:
@@ -76,7 +76,7 @@ def recording_of(log: Log) -> Recording:
         spent,
         ledger.chain.head,
         _state_in_the_middle(log),
-        outputs.MAX_PART_BYTES,
+        parts.MAX_PART_BYTES,
     )
 
 
@@ -99,12 +99,12 @@ def _without_text(output: Output) -> Output:
     if output.channel is not Channel.REJECTS:
         return output
     rejected = msgspec.msgpack.decode(output.value, type=Rejected)
-    value = encode_rejected(msgspec.structs.replace(rejected, detail=""))
+    value = encode_output(msgspec.structs.replace(rejected, detail=""))
     return msgspec.structs.replace(output, value=value)
 
 
 if __name__ == "__main__":
     for seed in SEEDS:
-        with with_parts_of(600 if seed == COLLECTING else outputs.MAX_PART_BYTES):
+        with with_parts_of(600 if seed == COLLECTING else parts.MAX_PART_BYTES):
             recorded = recording_of(random_log(seed))
         (HERE / f"{seed}.msgpack").write_bytes(msgspec.msgpack.encode(recorded))

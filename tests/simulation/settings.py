@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from unittest.mock import patch
 
-from streams.ledger import accounts, collecting, columns, outputs, roster_members, state
+from streams.ledger import accounts, collecting, columns, parts, roster_members, state
 from streams.store import snapshot
 from streams.worker import merge, odometer_publisher, ownership, processor, snapshot_writer
 from tests.audit import auditor_charges
@@ -70,7 +70,7 @@ class Settings:
     old_keys: float = 0.0  # a worker starts without the newest erasure keys
     block: int = 1024  # norm events of a stored block
     most_norms: int = 2**20  # collected by a partition for a step
-    part_bytes: int = 1_000_000  # of a decision's part
+    part_bytes: int = 1_000_000  # of the part of an answer
 
     @classmethod
     def draw(cls, rng: Random) -> Settings:
@@ -170,7 +170,7 @@ class Settings:
                 (collecting, "BLOCK", self.block),
                 (collecting, "MAX_COLLECTED", self.most_norms),
                 (auditor_charges, "_MOST_COLLECTED", self.most_norms),
-                (outputs, "MAX_PART_BYTES", self.part_bytes),
+                (parts, "MAX_PART_BYTES", self.part_bytes),
                 (snapshot, "CHUNK_BYTES", self.chunk_bytes),
                 (snapshot_writer, "SEND_BYTES", 4 * self.chunk_bytes),
                 (snapshot_writer, "READ_PAGES", 2),

@@ -75,6 +75,7 @@ class Simulation:
             self._erases = 0.4
             world.erasure_keys += rotations.choice(([], ["key-of-the-beginning"]))
             world.settings.rotate_every, world.settings.old_keys = 3.0, 0.4
+        world.settings.part_bytes = Random(f"parts in {seed}").choice((1, 500, 1_000_000))
         self._releases = Random(f"another release in {seed}")
         self.seed = seed
         self.trainers = self._new_trainers()
@@ -147,7 +148,6 @@ class Simulation:
         settings = self.world.settings
         settings.block = chance.choice((1, 2, 1024))
         settings.most_norms = chance.choice((3, 2**20, 2**20))
-        settings.part_bytes = chance.choice((1, 500, 1_000_000))
         return [
             Sender(trainers, f"s{number}", Random(f"{chance.random()}"))
             for number in range(chance.choice((1, 2)))

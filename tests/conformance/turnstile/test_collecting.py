@@ -17,7 +17,7 @@ from streams import (
     StepContentChanged,
     Turnstile,
 )
-from streams.ledger.outputs import MAX_PART_BYTES
+from streams.ledger.parts import MAX_PART_BYTES
 from streams.records import Reason
 from tests.conformance.turnstile import PARTITIONS
 from tests.conformance.turnstile.test_decisions import bounds_of, halts_of

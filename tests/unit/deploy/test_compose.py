@@ -15,7 +15,6 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 
 from streams.config import Config, environment_names
-from streams.kafka.topics import SETTINGS
 from tests.readme import DOCUMENTS, TOP
 
 COMPOSE: dict[str, Any] = yaml.safe_load((TOP / "docker-compose.yml").read_text())
@@ -71,13 +70,6 @@ def test_host_and_containers_can_reach_their_addresses() -> None:
     protocols = BROKER["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(",")
     assert {pair.partition(":")[0] for pair in protocols} == bound.keys()
     assert len({port for _, port in bound.values()}) == len(bound)
-
-
-def test_broker_admits_the_largest_record_of_any_topic() -> None:
-    largest = max(int(topic.get("max.message.bytes", 0)) for topic in SETTINGS.values())
-    assert largest > 0
-    for setting in ("MESSAGE_MAX", "REPLICA_FETCH_MAX", "SOCKET_REQUEST_MAX"):
-        assert int(BROKER[f"KAFKA_{setting}_BYTES"]) >= largest
 
 
 def test_log_and_state_survive_their_containers() -> None:

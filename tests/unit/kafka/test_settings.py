@@ -15,10 +15,10 @@ from streams.kafka.results import TopicsSeen
 from streams.kafka.topics import (
     HALTS,
     MIN_IN_SYNC,
+    NEEDED,
     NORMS,
     ODOMETER,
     REJECTS,
-    SETTINGS,
     SNAPSHOTS,
     TOPICS,
     Topics,
@@ -34,7 +34,7 @@ class Admin:
     """A broker's topics, as its administrators see them."""
 
     def __init__(self, changes: dict[str, dict[str, str]]) -> None:
-        self.settings = {name: {**SETTINGS[name], **changes.get(name, {})} for name in TOPICS}
+        self.settings = {name: {**NEEDED[name], **changes.get(name, {})} for name in TOPICS}
         self.partitions = dict.fromkeys(TOPICS, 2)
         self.hidden: set[str] = set()
         self.default_in_sync = "1"
@@ -102,7 +102,7 @@ def test_setting_that_loses_records_is_a_problem_with_a_remedy(
 ) -> None:
     problem = seen(Admin({topic: {setting: value}}), monkeypatch).problem
     assert problem is not None
-    wanted = SETTINGS[topic][setting]
+    wanted = NEEDED[topic][setting]
     assert f"topic t.{topic} has {setting}={value} where {wanted} is needed" in problem
     (command,) = re.findall(r"`([^`]*)`", problem)
     assert command.endswith(f"configs alter -r topic -n t.{topic} -c {setting}={wanted}")

@@ -9,9 +9,10 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from streams.ledger import collecting, outputs
+from streams.ledger import collecting, parts
 from streams.ledger.ledger import Channel, Ledger
-from streams.ledger.outputs import MAX_PART_BYTES, decided, joined
+from streams.ledger.outputs import in_parts
+from streams.ledger.parts import MAX_PART_BYTES, joined
 from streams.records import (
     Charge,
     CollectTerms,
@@ -186,7 +187,7 @@ def test_halted_users_with_long_names_fit_into_parts_in_json():
         reasons=bytes(count),
         budgets=["d" * 128],
     )
-    published = decided(Charge(**about, users=[], norms=[], scale=1.0), decision)
+    published = in_parts(Charge(**about, users=[], norms=[], scale=1.0), decision)
     assert max(len(to_json(output.value)) for output in published) <= MAX_PART_BYTES
     assert joined([decode_answer(output.value) for output in published]) == decision
 
@@ -200,9 +201,9 @@ def test_a_charge_that_a_later_attempt_repeats_has_the_same_parts(monkeypatch):
     charge = Charge(dataset="d", run="r", attempt=1, step=0, users=[], norms=[], scale=1.0)
     later = msgspec.structs.replace(decision, attempt=2**62)
     for most in range(300, 600):
-        monkeypatch.setattr(outputs, "MAX_PART_BYTES", most)
+        monkeypatch.setattr(parts, "MAX_PART_BYTES", most)
         first, again = (
-            [decode_answer(output.value) for output in decided(charge, each)]
+            [decode_answer(output.value) for output in in_parts(charge, each)]
             for each in (decision, later)
         )
         assert again == [msgspec.structs.replace(part, attempt=2**62) for part in first]
@@ -428,7 +429,7 @@ def test_parts_of_a_decision_fit_and_join_to_it(data):
         granted=rng.random(len(lower)).tobytes(),
         **norms,
     )
-    outputs = decided(Charge(**about, users=[], norms=[]), decision)
+    outputs = in_parts(Charge(**about, users=[], norms=[]), decision)
     for output in outputs:
         assert len(output.value) <= MAX_PART_BYTES
         assert len(to_json(output.value)) <= MAX_PART_BYTES

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from accounting.filters.roster_columns import MAX_STEPS
-from streams.kafka.topics import SETTINGS
 from streams.ledger import datasets, rule, validation
 from streams.ledger.ledger import Channel, Ledger
 from streams.records import (
@@ -62,9 +61,6 @@ WORST = [
     ("long names", 128, 3, names(300, 256, "\U0001f9ee"), "halt"),
     ("names of control characters", 128, 1, names(300, 256, "\x01"), "clip"),
 ]
-
-
-LARGEST_ANSWER = int(SETTINGS["halts"]["max.message.bytes"])
 
 
 @pytest.mark.parametrize("row", WORST, ids=[row[0] for row in WORST])
@@ -271,6 +267,19 @@ def test_a_log_has_a_limited_number_of_datasets(monkeypatch):
     log.create("c")
     assert log.reason() == Reason.TOO_LARGE
     assert isinstance(log.create("a"), DatasetCreated)
+
+
+def test_the_names_of_all_datasets_of_a_log_fit_into_an_answer(monkeypatch):
+    monkeypatch.setattr(datasets, "MAX_NAMES_BYTES", 20)
+    monkeypatch.setattr(auditor, "_MOST_OF_NAMES", 20)
+    log = AuditedLog()
+    log.create("five5")
+    log.create("ten-ten-10")
+    assert log.reason() == Reason.TOO_LARGE
+    assert isinstance(log.create("nine-nine"), DatasetCreated)
+    assert isinstance(log.create("nine-nine"), DatasetCreated)
+    log.create("a")
+    assert log.reason() == Reason.TOO_LARGE
 
 
 def test_roster_takes_no_more_steps_than_its_columns_can_count():

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from streams.ledger import collecting, outputs
+from streams.ledger import collecting, parts
 from streams.records.json_outputs import to_json, to_msgpack
 from tests.audit import auditor_charges
 from tests.unit.ledger.ledgers import MergingWorker, rebuilt
@@ -19,7 +19,7 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 def test_every_owner_decides_as_the_auditor_does(seed, monkeypatch):
     """Half of the logs collect norms, and publish decisions in parts."""
     collects = seed % 2 == 1
-    monkeypatch.setattr(outputs, "MAX_PART_BYTES", 500 if collects else outputs.MAX_PART_BYTES)
+    monkeypatch.setattr(parts, "MAX_PART_BYTES", 500 if collects else parts.MAX_PART_BYTES)
     monkeypatch.setattr(collecting, "BLOCK", 2)
     monkeypatch.setattr(collecting, "MAX_COLLECTED", 6)
     monkeypatch.setattr(auditor_charges, "_MOST_COLLECTED", 6)

@@ -10,7 +10,7 @@ import pytest
 from streams.config import Config
 from streams.kafka.answer_topics import ANSWER_SETTINGS
 from streams.kafka.facts import KafkaFacts, TopicFacts
-from streams.kafka.topics import SETTINGS, TOPICS
+from streams.kafka.topics import NEEDED, TOPICS
 from streams.operations.check_tables import Facts, Finding, Level
 from streams.operations.doctor import diagnose
 from streams.operations.endpoints import AnswererSeen, WorkerSeen
@@ -33,7 +33,7 @@ KAFKA = KafkaFacts(
     "4.1",
     3,
     {
-        name: replace(TOPIC, settings={**SETTINGS[name], "min.insync.replicas": "2"})
+        name: replace(TOPIC, settings={**NEEDED[name], "min.insync.replicas": "2"})
         for name in TOPICS
     },
 )
@@ -137,7 +137,7 @@ def first_partition(**changes: object) -> Facts:
 REPLICA = {**REDIS, "address": "127.0.0.1:7001", "role": "slave"}
 WITHOUT_KEY = replace(WELL.overview, erased_without_key=[1])
 RESTORING = partition(PartitionState.RESTORING, SuspensionReason.RESTORING)
-TWO_COPIES = topics("norms", replicas=2, in_sync=2, settings={**SETTINGS["norms"]})
+TWO_COPIES = topics("norms", replicas=2, in_sync=2, settings={**NEEDED["norms"]})
 UNSEEN_ANSWERS = replace(ANSWERING, kafka=replace(KAFKA, answers=None))
 WRONG = {
     # area: what is wrong

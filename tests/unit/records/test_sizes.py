@@ -11,13 +11,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.kafka.topics import SETTINGS
 from streams.ledger.ledger import Channel, Ledger, Output
 from streams.records import (
     MAX_ACCOUNTS,
     MAX_BALANCES,
     MAX_CHARGE_USERS,
-    MAX_DATASETS,
+    MAX_NAMES_BYTES,
+    MAX_QUOTED_BYTES,
+    MAX_RECORD_BYTES,
     ChargeRoster,
     CreateDataset,
     DatasetClosed,
@@ -27,6 +28,7 @@ from streams.records import (
     encode,
 )
 from streams.records.digests import cost_table_digest
+from streams.records.json_outputs import to_json
 
 KAFKA_DEFAULT = 1_048_588  # of max.message.bytes
 BATCH = 512  # what surrounds a record in a batch of one
@@ -47,8 +49,10 @@ def outputs_fit(value: bytes, **policy: Any) -> bool:
 
 def fits(output: Output) -> bool:
     """Return whether the broker accepts an output."""
-    most = int(SETTINGS[output.channel.value].get("max.message.bytes", KAFKA_DEFAULT))
-    return len(output.value) + len(output.key or b"") + BATCH <= most
+    size = len(output.value)
+    if 6 * size > MAX_RECORD_BYTES:
+        size = max(size, len(to_json(output.value)))
+    return size <= MAX_RECORD_BYTES and size + len(output.key or b"") + BATCH <= KAFKA_DEFAULT
 
 
 @pytest.mark.parametrize("value", [b"x" * 2**23, b"x" * (2**23 + 1), b"{" * 2**23])
@@ -137,7 +141,7 @@ def test_halts_of_a_roster_with_the_longest_names_fit() -> None:
     parts = [users[i : i + 4_000] for i in range(0, 16_000, 4_000)]
     outputs = roster_outputs(parts, 6, b"\2" * len(users))
     halted = [o for o in outputs if msgspec.msgpack.decode(o.value)["type"] == "halted"]
-    assert len(halted) == 2
+    assert len(halted) > 16
     assert all(map(fits, outputs))
 
 
@@ -183,7 +187,19 @@ def test_the_largest_charge_fits_when_every_odometer_rises(budgets: int, orders:
 
 
 def test_answer_with_all_datasets_fits() -> None:
-    names = ["d" * 128] * MAX_DATASETS
+    most = MAX_NAMES_BYTES // 131
+    names = ["d" * 128] * most + ["d" * (MAX_NAMES_BYTES - 131 * most - 3)]
     about = {"v": 1, "dataset": "d" * 128, "request": "t" * 64, "partition": 0, "offset": 2**53}
     answer = encode(DatasetClosed(**about, datasets=names))
     assert fits(Output(Channel.HALTS, None, answer))
+
+
+@pytest.mark.parametrize("length", [MAX_QUOTED_BYTES, MAX_QUOTED_BYTES + 1, MAX_RECORD_BYTES])
+def test_reject_with_the_longest_fields_fits(length: int) -> None:
+    """The policy that the dataset has, and a detail of control characters."""
+    users = ["\x01" * 200, "\x01" * 200]
+    record = {**CHARGE, "users": users, "norms": [1.0, 1.0], "mechanism": "gaussian"}
+    spare = length - len(msgspec.json.encode(record))
+    many = msgspec.json.encode(record) + b" " * spare
+    assert len(many) == length
+    assert outputs_fit(many)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streams import CollectTerms
-from streams.ledger import outputs
+from streams.ledger import parts
 from streams.ledger.collecting import EventBlock
 from streams.ledger.ledger import Delta
 from streams.records import NormEvent, NormEvents, encode
@@ -138,7 +138,7 @@ def test_norms_in_a_decision_are_verified() -> None:
 
 def test_a_decision_in_parts_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = charged("clip", collects=True)
-    monkeypatch.setattr(outputs, "MAX_PART_BYTES", 400)
+    monkeypatch.setattr(parts, "MAX_PART_BYTES", 400)
     parted = charged("clip", collects=True)
     assert verify(parted).fits
     assert [events_of(parted, user) for user in (1, 2)] == [

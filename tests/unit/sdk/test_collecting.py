@@ -270,7 +270,7 @@ def test_an_impossible_decision_ends_the_run(changes: dict[str, Any]) -> None:
 def test_norms_are_sent_in_small_records_to_the_partition_of_each_user(
     service: Partitions, monkeypatch: pytest.MonkeyPatch, size: int, events: int
 ) -> None:
-    monkeypatch.setattr(norm_events, "MAX_EVENTS_BYTES", size)
+    monkeypatch.setattr(norm_events, "MAX_UNSIGNED_BYTES", size)
     monkeypatch.setattr(norm_events, "MAX_EVENTS", events)
     run = service.open(collect=TERMS)
     before = [len(log) for log in service.logs]

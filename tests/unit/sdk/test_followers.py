@@ -9,7 +9,8 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from streams.ledger.outputs import Channel, part_of
+from streams.ledger.outputs import Channel
+from streams.ledger.parts import part_of
 from streams.records import (
     Answer,
     Decision,

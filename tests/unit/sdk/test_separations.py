@@ -58,9 +58,7 @@ def test_an_opening_that_leaves_the_separation_out_completes_another(service: Pa
 
 def test_partitions_that_differ_are_not_charged(service: Partitions) -> None:
     for partition, separation in ((0, 3), (1, 4)):
-        opening = OpenRun(
-            dataset="d", run="r", attempt=1, request="t", min_separation=separation
-        )
+        opening = OpenRun(dataset="d", run="r", attempt=1, request="t", min_separation=separation)
         service.publish(partition, opening)
     with pytest.raises(PartitionsDisagree):
         service.open()

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from streams.config import Config
-from streams.ledger.outputs import Channel, part_of
+from streams.ledger.outputs import Channel
+from streams.ledger.parts import part_of
 from streams.local.server_process import free_ports
 from streams.records import (
     DELTA,

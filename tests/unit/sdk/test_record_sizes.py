@@ -1,0 +1,124 @@
+"""What a client sends over Kafka fits into records that brokers take by default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import UNSET
+
+from streams.ledger import parts
+from streams.records import MAX_RECORD_BYTES, Enrolled, RosterDecision
+from streams.sdk.client import Turnstile
+from streams.sdk.errors import DecisionTimeout, InvalidRequest
+from tests.keys import private_key, public
+from tests.unit.sdk.partitions import Partitions
+
+
+@pytest.fixture
+def service() -> Partitions:
+    """One partition, with the limit of Kafka."""
+    service = Partitions(1)
+    service.largest_request = MAX_RECORD_BYTES
+    return service
+
+
+def largest(service: Partitions) -> int:
+    return max(map(len, service.logs[0]))
+
+
+def test_the_largest_step_is_charged_and_a_larger_one_is_not_sent(service: Partitions) -> None:
+    service.create(budget=1e-12)
+    run = service.open()
+    run.charge(np.arange(1_000), np.ones(1_000), noise_stddev=4.0)
+    other = len(service.logs[0][-1]) - 16 * 1_000 + 4  # lengths of packed arrays take 4 bytes more
+    most = (MAX_RECORD_BYTES - other) // 16
+    sent = len(service.logs[0])
+    with pytest.raises(InvalidRequest, match=str(MAX_RECORD_BYTES)):
+        run.charge(np.arange(most + 1), np.ones(most + 1), noise_stddev=4.0)
+    assert len(service.logs[0]) == sent
+    decision = run.charge(np.arange(most), np.ones(most), noise_stddev=4.0)
+    assert decision.halted.all()
+    assert MAX_RECORD_BYTES - 16 < largest(service) <= MAX_RECORD_BYTES
+
+
+@pytest.mark.parametrize("signs", [False, True])
+def test_long_ids_are_enrolled_in_several_requests(service: Partitions, signs: bool) -> None:
+    allow = {public("alice"): ["charge"], public("mary"): ["manage"]} if signs else None
+    key = {"request_key": private_key("alice")} if signs else {}
+    service.turnstile.create_dataset("d", measure="zcdp", budget=1.0, allow=allow)
+    users = [f"{number:05}" + "\U0001f9ee" * 251 for number in range(2_500)]
+    turnstile = Turnstile(connection=service, **key)
+    roster = turnstile.run("d", "r").enrol(users, clip_norm=1.0)
+    assert len(roster) == 2_500
+    assert roster.charge(noise_stddev=4.0).admitted.all()
+    assert MAX_RECORD_BYTES / 3 < largest(service) <= MAX_RECORD_BYTES
+
+
+@pytest.mark.parametrize(
+    ("members", "orders", "levels"), [(997_000, 1, 100), (100_000, 256, 255), (600_000, 256, 190)]
+)
+def test_a_roster_whose_steps_could_be_too_large_is_not_enrolled(
+    service: Partitions, members: int, orders: int, levels: int
+) -> None:
+    at = [2.0 + order for order in range(orders)]
+    policy: Any = {"measure": "renyi", "orders": at, "budget": [1.0] * orders}
+    service.create(**policy)
+    service.create("nested", **policy, parents=["d"])
+    run, nested = service.open(), service.open(dataset="nested", take_over=True)
+    sent = len(service.logs[0])
+    with pytest.raises(InvalidRequest, match=r"could take \d+ bytes"):
+        nested.enrol(np.arange(members), clip_norm=1.0, levels=levels)
+    assert len(service.logs[0]) == sent
+    run.close()
+
+
+def test_every_step_of_the_largest_roster_fits(service: Partitions) -> None:
+    service.create(on_exhaustion="clip", budget=0.05)
+    members = MAX_RECORD_BYTES - 2_000 - 8 * 101
+    run = service.open()
+    with pytest.raises(InvalidRequest):
+        run.enrol(np.arange(members + 1), clip_norm=1.0)
+    roster = run.enrol(np.arange(members), clip_norm=1.0)
+    some = np.where(np.arange(members) % 2, 0.01, 1.0)
+    first = roster.charge(noise_stddev=4.0, norms=some)
+    assert first.admitted.all()
+    assert MAX_RECORD_BYTES - 2_000 < largest(service) <= MAX_RECORD_BYTES
+    second = roster.charge(noise_stddev=1.0, norms=np.ones(members))
+    assert 0 < second.clip_norms.min() < second.clip_norms.max() <= 1.0
+
+
+@pytest.mark.parametrize("missing", [0, 1, -1])
+@pytest.mark.parametrize("kind", [RosterDecision, Enrolled])
+def test_without_a_part_there_is_no_answer(
+    service: Partitions, kind: type, missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "MAX_PART_BYTES", 400)
+    service.create(budget=0.05)
+    lost = True
+
+    def heard(answer: Any) -> list[Any]:
+        if lost and type(answer) is kind and answer.parts is not UNSET:
+            return [answer] * (answer.part != missing % answer.parts)
+        return [answer]
+
+    service.heard = heard
+    users, norms = np.arange(200), np.linspace(0.0, 1.0, 200)
+    run = service.open()
+    if kind is Enrolled:
+        with pytest.raises(DecisionTimeout):
+            run.enrol(users, clip_norm=1.0)
+        lost = False
+    roster = run.enrol(users, clip_norm=1.0)
+    if kind is RosterDecision:
+        roster.charge(noise_stddev=4.0, norms=norms)
+        with pytest.raises(DecisionTimeout):
+            roster.charge(noise_stddev=2.0, norms=norms)
+        lost = False
+    step = roster.charge(noise_stddev=2.0, norms=norms)
+    assert (step.admitted == (norms <= 0.5)).any()
+    again = service.open(released=step.step - 1).enrol(users, clip_norm=1.0)
+    handed = again.charge(noise_stddev=2.0)
+    assert (handed.admitted == step.admitted).all()
+    assert (handed.clip_norms == step.clip_norms).all()
