@@ -26,7 +26,7 @@ from accounting.conversions.renyi import (
 )
 from accounting.conversions.risk import Risk, curve_risk, gdp_risk
 from accounting.conversions.zcdp import zcdp_budget, zcdp_to_delta, zcdp_to_epsilon
-from accounting.costs.banded import banded_step, banded_steps
+from accounting.costs.banded import banded_step, banded_steps, square_root_column
 from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
 from accounting.costs.dp_events import mechanism_from
 from accounting.costs.mechanisms import (
@@ -128,6 +128,7 @@ __all__ = [
     "renyi_to_delta",
     "renyi_to_epsilon",
     "round_to",
+    "square_root_column",
     "steps_measure",
     "steps_noise_multiplier",
     "zcdp_budget",

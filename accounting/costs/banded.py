@@ -33,6 +33,7 @@ from accounting.exact.argument_checks import (
     FloatArray,
     as_float_array,
     finite_numbers,
+    nonnegative_finite,
     positive_finite,
     whole_number,
 )
@@ -40,6 +41,7 @@ from accounting.exact.invalid_input import InvalidInput
 from accounting.exact.rounding import DOWN, root_toward
 
 _MOST_STEPS: Final = 2**20
+_MOST_BANDS: Final = 2**14
 
 
 def banded_step(column: npt.ArrayLike, noise_stddev: float) -> Gaussian:
@@ -64,6 +66,32 @@ def banded_step(column: npt.ArrayLike, noise_stddev: float) -> Gaussian:
         raise InvalidInput("column", column, "not 0 throughout")
     noise = root_toward(Fraction(stddev) ** 2 / square, DOWN)
     return Gaussian(positive_finite("noise_stddev / |column|", noise))
+
+
+def square_root_column(bands: int, *, momentum: float = 0.0) -> FloatArray:
+    """Return the first column of a Toeplitz matrix C that keeps the error of trained models small.
+
+    C is the square root of the matrix that maps gradients to models, cut off after so many bands
+    (Kalinin and Lampert 2024, Theorem 1, without weight decay): entry j is the sum over i <= j of
+    r_i r_{j-i} momentum**i, where r_i = (2i choose i) / 4**i.
+
+    Args:
+        bands: the number of entries, 1 to 16384.
+        momentum: of gradient descent, at least 0 and below 1.
+
+    Returns:
+        Shape (bands,), from 1 on decreasing.
+
+    Raises:
+        InvalidInput: for other arguments.
+    """
+    count = whole_number("bands", bands, 1, _MOST_BANDS)
+    factor = nonnegative_finite("momentum", momentum)
+    if factor >= 1.0:
+        raise InvalidInput("momentum", momentum, "below 1")
+    indices = np.arange(1, count)
+    roots = np.cumprod(np.concatenate([[1.0], 1.0 - 0.5 / indices]))
+    return np.convolve(roots, roots * factor ** np.arange(count))[:count]
 
 
 def banded_steps(

@@ -15,6 +15,7 @@ from accounting import (
     ZcdpFilter,
     banded_step,
     banded_steps,
+    square_root_column,
 )
 from tests.unit.accounting.refusals import refused
 
@@ -63,6 +64,20 @@ def test_what_a_run_moves_is_at_most_what_was_charged_for_it(data: st.DataObject
 
 
 # --- the steps of a matrix ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.95])
+def test_square_root_column_squared_maps_gradients_to_models(momentum: float) -> None:
+    column = square_root_column(30, momentum=momentum)
+    matrix = sum(np.diag(np.full(30 - k, entry), -k) for k, entry in enumerate(column))
+    models, model, velocity = [], 0.0, 0.0
+    for gradient in [1.0] + [0.0] * 29:
+        velocity = momentum * velocity + gradient
+        model += velocity
+        models.append(model)
+    np.testing.assert_allclose((matrix @ matrix)[:, 0], models, rtol=1e-12)
+    assert (np.diff(column) < 0.0).all()
+    assert square_root_column(7, momentum=momentum).tolist() == column[:7].tolist()
 
 
 def banded(rng: np.random.Generator, steps: int, bands: int) -> np.ndarray:

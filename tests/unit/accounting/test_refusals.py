@@ -63,6 +63,7 @@ from accounting import (
     renyi_to_delta,
     renyi_to_epsilon,
     round_to,
+    square_root_column,
     steps_measure,
     steps_noise_multiplier,
     zcdp_budget,
@@ -171,6 +172,11 @@ def costs() -> list[Refused]:
         refuses(
             partial(MEASURES["pure-dp"].charge_units, norms=[1.0]),
             mechanism=(PureDP(), [Gaussian(1.0), sampled]),
+        ),
+        refuses(
+            square_root_column,
+            bands=(3, [0, 2**14 + 1, 1.5, None]),
+            momentum=(0.5, [1.0, -0.1, NAN, "0"]),
         ),
         refuses(banded_step, column=([1.0], no_column), noise_stddev=(1.0, [])),
         refuses(StepShape, sampling_rate=(0.1, [0.0, 1.1]), noise_multiplier=(1.0, [0.0, INF])),
