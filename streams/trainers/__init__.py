@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.cohorts import rotating_cohort, sampled_cohort
+from streams.trainers.correlated import CorrelatedSteps
 from streams.trainers.examples import ExamplesByUser
 from streams.trainers.loop import Descent, PrivateTrainer
 from streams.trainers.planning import noise_for_steps
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkpoint",
+    "CorrelatedSteps",
     "Descent",
     "ExamplesByUser",
     "IndividualDPClassifier",

@@ -45,10 +45,18 @@ class Saved:
 
 
 class Checkpoint:
-    """A checkpoint file of one run. It holds released values, and nothing more secret."""
+    """A checkpoint file of one run.
+
+    Attributes:
+        path: of the file.
+        is_secret: the file is as secret as the data, so that only its owner may read it
+            (``CorrelatedSteps`` sets it). Otherwise it holds released values, and nothing more
+            secret.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.is_secret = False
 
     def released(self) -> int:
         """Return the last step that was released or given up; -1 if there is no file.
@@ -93,6 +101,7 @@ class Checkpoint:
             attempt: the attempt of the run that released the step.
             released: the last step that was released or given up.
             arrays: the model, and all other state of the training.
+
         Raises:
             Fenced: the file is of a later attempt. Release nothing.
             ReleasedTwice: the file has a later step. Release nothing.
@@ -113,7 +122,7 @@ class Checkpoint:
         np.savez(content, allow_pickle=False, **{_HEADER: np.array(header), **arrays})
         beside = self.path.with_name(f"{self._beside}{os.getpid()}")
         try:
-            with beside.open("wb") as file:
+            with open(beside, "wb", opener=_owner_only if self.is_secret else None) as file:
                 file.write(content.getbuffer())
                 file.flush()
                 os.fsync(file.fileno())
@@ -163,6 +172,10 @@ class Checkpoint:
         if header.format != _FORMAT:
             raise InvalidRequest(f"{self.path} has format {header.format}, not {_FORMAT}")
         return header
+
+
+def _owner_only(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _is_running(pid: int) -> bool:

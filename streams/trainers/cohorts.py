@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting.exact.argument_checks import sampling_probability, whole_number
 from streams.records.users import normal_form, user_key
-from streams.sdk.arguments import read_users
+from streams.sdk.arguments import UsersLike, read_users
 from streams.sdk.errors import InvalidRequest, invalid_requests
 from streams.sdk.roster_steps import poisson_sample
 
@@ -82,9 +82,21 @@ def rotating_cohort(
     Raises:
         InvalidRequest: an id, the step, the period or the key is invalid.
     """
-    ids = read_users(users)
     with invalid_requests():
         turn = whole_number("step", step, 0, _LARGEST_STEP)
+    return np.flatnonzero(rotating_groups(users, period=period, key=key) == turn % period)
+
+
+def rotating_groups(
+    users: UsersLike, *, period: int, key: str | bytes
+) -> NDArray[np.unsignedinteger]:
+    """Return the group of each user, (n,), from 0 to ``period`` - 1, as for `rotating_cohort`.
+
+    Raises:
+        InvalidRequest: an id, the period or the key is invalid.
+    """
+    ids = read_users(users)
+    with invalid_requests():
         groups = whole_number("period", period, 1, _LARGEST_STEP)
     text = key.encode() if isinstance(key, str) else bytes(key)
     if not text:
@@ -94,4 +106,4 @@ def rotating_cohort(
     digests = b"".join(
         hashlib.blake2b(user_key(user), digest_size=_BYTES, key=secret).digest() for user in known
     )
-    return np.flatnonzero(np.frombuffer(digests, dtype=">u8") % groups == turn % groups)
+    return np.asarray(np.frombuffer(digests, dtype=">u8") % groups)

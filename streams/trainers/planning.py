@@ -132,8 +132,11 @@ class Plan:
             low, high = (low, middle) if self.lasts(middle) else (middle, high)
         return high
 
-    def check(self) -> None:
+    def check(self, unit: str = "steps") -> None:
         """Check that the clip norm lasts for every planned step.
+
+        Args:
+            unit: the name of a step in the error.
 
         Raises:
             InvalidRequest: the budget is exhausted before the end.
@@ -142,15 +145,15 @@ class Plan:
             return
         factor = self.lasting_factor()
         given = self._runs[0][0].noise_stddev / self._clip_norm
-        remedy = "No noise lasts: plan fewer steps, or give a dataset with a larger budget"
+        remedy = f"No noise lasts: plan fewer {unit}, or give a dataset with a larger budget"
         if factor < math.inf:
             enough = given * factor * (1.0 + 1e-5)  # not less when it is printed
             remedy = (
-                f"Give noise_multiplier = {enough:.6g}, which lasts, or fewer steps, a lower "
+                f"Give noise_multiplier = {enough:.6g}, which lasts, or fewer {unit}, a lower "
                 "sampling rate, or a dataset with a larger budget"
             )
         raise InvalidRequest(
-            f"the noise is too low for {self.steps} steps: at noise_multiplier = {given:.6g} a "
+            f"the noise is too low for {self.steps} {unit}: at noise_multiplier = {given:.6g} a "
             f"gradient of the clip norm {self._clip_norm:.6g} lasts {self.lasting_steps()} of "
             f"them, and the later ones would release noise alone. {remedy}"
         )

@@ -54,6 +54,9 @@ logger = logging.getLogger("turnstile.trainers")
 Places: TypeAlias = slice | NDArray[np.integer[Any]]
 """Users among those who were drawn: a slice of them, or distinct indices, (k,)."""
 
+Totals: TypeAlias = Sequence[tuple[int, NDArray[np.int64]]]
+"""Sums of runs of columns, each with the exponent of its grid spacing."""
+
 Levels: TypeAlias = Literal["own", "clip_norm"]
 """Each user is charged a level that follows the user's own norms, or the clip norm."""
 
@@ -146,7 +149,7 @@ class PrivateSteps:
         self._settings()
         policies = self.policies = [run.policy, *run.outer]
         if steps is not None:
-            Plan(policies, noise_multiplier, sampling_rate, steps, clip_norm).check()
+            self._check_plan(steps)
         elif not callable(noise_multiplier) and not callable(sampling_rate):
             lowest, noise = clip_norm / LEVEL_COUNT, noise_multiplier * LEVEL_COUNT
             if not Plan(policies, noise, sampling_rate, 1, lowest).lasts():
@@ -155,7 +158,16 @@ class PrivateSteps:
                     "and rate, so every step would release noise alone: raise noise_multiplier, or "
                     "give a dataset with a larger budget"
                 )
-        self.roster: Roster = run.enrol(users, clip_norm=clip_norm, levels=LEVEL_COUNT)
+        self._prepare(users)
+
+    def _check_plan(self, steps: int) -> None:
+        """Check that the clip norm can be paid for in all planned steps."""
+        noise, rate = self.noise_multiplier, self._sampling_rate
+        Plan(self.policies, noise, rate, steps, self._clip_norm).check()
+
+    def _prepare(self, users: UsersLike) -> None:
+        """Make the run ready to charge these users."""
+        self.roster: Roster = self._run.enrol(users, clip_norm=self._clip_norm, levels=LEVEL_COUNT)
 
     def _follows_norms(self, levels: Levels | None) -> bool:
         """Return whether levels follow observed norms."""
@@ -265,6 +277,10 @@ class PrivateSteps:
                 f"step {self._run.step} is beyond the {self.planned} planned steps, which is what "
                 "the budget pays for: end the training, or plan more steps"
             )
+        return self._next(ahead)
+
+    def _next(self, ahead: bool) -> OpenStep:
+        """Do steps 1 to 3 of the next step, which is open from then on."""
         decision, mechanism, exponent = self._charge()
         if decision.may_be_drawn:
             ahead = False  # the caller has counted one step less than was charged
@@ -280,7 +296,7 @@ class PrivateSteps:
         # would follow from the budget of a single user who can or cannot pay.
         limits = decision.clip_norms_at(drawn)
         noise = mechanism.noise_stddev
-        self._open = OpenStep(self, decision.step, drawn, limits, noise, exponent)
+        self._open = opened = OpenStep(self, decision.step, drawn, limits, noise, exponent)
         self._decision = decision
         if ahead and self._run.step != self.planned:
             # Steps 1 and 2 of the next step, without waiting for the decision.
@@ -289,7 +305,7 @@ class PrivateSteps:
                 noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
             )
             self._ahead = charged.decision, mechanism, exponent
-        return self._open
+        return opened
 
     def _charge(self) -> tuple[RosterStep, PoissonGaussian, int]:
         """Do steps 1 and 2, or read the decision of the step that was sent ahead."""
@@ -303,18 +319,25 @@ class PrivateSteps:
             decision = self.roster.charge(
                 noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
             )
-        if decision.step <= self._released:
+        self._check_new(decision.step)
+        return decision, mechanism, exponent
+
+    def _check_new(self, step: int) -> None:
+        if step <= self._released:
             raise ReleasedTwice(
-                f"the run returned step {decision.step} after step {self._released} was released: "
+                f"the run returned step {step} after step {self._released} was released: "
                 "release nothing more, and open the run again"
             )
-        return decision, mechanism, exponent
 
     def _settings(self) -> tuple[PoissonGaussian, int]:
         """Return the mechanism of the next step, and the exponent of its grid spacing."""
         step, clip_norm = self._run.step, self._clip_norm
         mechanism = mechanism_of(self.noise_multiplier, self._sampling_rate, clip_norm, step)
-        noise = mechanism.noise_stddev
+        return mechanism, self._exponent_of(mechanism.noise_stddev)
+
+    def _exponent_of(self, noise: float) -> int:
+        """Return the exponent of the grid spacing for noise of this standard deviation."""
+        step, clip_norm = self._run.step, self._clip_norm
         exponent = math.frexp(noise)[1] - GRID_BITS
         finest = exponent - (FINER_BITS if self.outer_parts else 0)
         largest = math.ldexp(clip_norm, -finest) if finest > -900 else math.inf
@@ -326,32 +349,41 @@ class PrivateSteps:
                 f"noise_multiplier gives a noise of {noise} in step {step}, too small for norms of "
                 f"{clip_norm}: the sum would not be exact"
             )
-        return mechanism, exponent
+        return exponent
 
     def close_step(
         self,
         step: OpenStep,
-        totals: Sequence[tuple[int, NDArray[np.int64]]],
+        totals: Totals,
         norms: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """Do steps 5 and 6; for ``OpenStep.release``."""
         if step is not self._open:
             raise Unusable(f"step {step.step} was released or given up: begin the next one")
         if self._follows and len(norms):
-            wanted = np.minimum(HEADROOM * norms, self._clip_norm)
-            if self._sampling_rate == 1:
-                self.roster.set_norms(wanted, step.positions)  # no coin decides who is seen
-            else:
-                self.roster.observe(step.positions, wanted)
+            self._set_levels(step.positions, np.minimum(HEADROOM * norms, self._clip_norm))
         self._open, self._released = None, step.step
         if self._stop is not None:
             self.stopped = self._stop.ends_after(step.step, self._decision.admitted)
-        noisy = []
-        for exponent, total in totals:
-            stddev = math.ldexp(step.noise_stddev, -exponent)  # exact, too
-            units = total + self._noise.draw(stddev, len(total))
-            noisy.append(units * math.ldexp(1.0, exponent))  # exact: a power of two
+        noisy = [
+            (total + noise) * math.ldexp(1.0, exponent)  # exact: a power of two
+            for (exponent, total), noise in zip(totals, self._noise_of(step, totals), strict=True)
+        ]
         return np.concatenate(noisy) / value_at(self._expected_batch, step.step)
+
+    def _set_levels(self, positions: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        """Set what these users, who were drawn, are charged in later steps."""
+        if self._sampling_rate == 1:
+            self.roster.set_norms(norms, positions)  # no coin decides who is seen
+        else:
+            self.roster.observe(positions, norms)
+
+    def _noise_of(self, step: OpenStep, totals: Totals) -> list[NDArray[np.int64]]:
+        """Draw the noise of a step, once, in the spacings of each grid."""
+        return [
+            self._noise.draw(math.ldexp(step.noise_stddev, -exponent), len(total))  # exact, too
+            for exponent, total in totals
+        ]
 
 
 class _Noise:
@@ -388,7 +420,7 @@ class StepOwner(Protocol):
     def close_step(
         self,
         step: OpenStep,
-        totals: Sequence[tuple[int, NDArray[np.int64]]],
+        totals: Totals,
         norms: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """Return the private mean of a step, from its sums and the norms of its users."""
