@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -52,6 +52,10 @@ class Settings(NamedTuple):
             users in the data is not public: neighbouring datasets differ in it.
         sampling_rate: the probability with which each user is drawn; may be a schedule, which needs
             ``steps``. None: the loader's ``batch_size`` over ``population``.
+        column: the first column of a banded matrix, such as ``accounting.square_root_column``. It
+            correlates the noise of later steps with that of earlier ones (``CorrelatedSteps``).
+            ``population / batch_size`` fixed groups of users then take turns, in place of Poisson
+            samples, so that ``sampling_rate``, ``stop`` and ``charge_ahead`` are left out.
         levels: as for ``PrivateSteps``.
         stop: as for ``PrivateSteps``, on one rank: the loader then ends before its last step.
         charge_ahead: charge the next step of a pass over the loader while the current one is
@@ -71,6 +75,7 @@ class Settings(NamedTuple):
 
     population: float
     sampling_rate: Schedule | None = None
+    column: ArrayLike | None = None
     levels: Levels | None = None
     stop: PrivateStop | None = None
     charge_ahead: bool = False
@@ -91,6 +96,9 @@ class Draws:
         epochs: planned number of passes.
         steps: planned number of steps, instead of ``epochs``.
         settings: all other arguments.
+
+    Attributes:
+        groups: the number of groups of users that take turns; None if users are drawn.
 
     Raises:
         InvalidRequest: an argument is invalid.
@@ -129,11 +137,16 @@ class Draws:
         if not callable(rate) and not 0.0 < rate <= 1.0:
             raise InvalidRequest(f"sampling_rate is {quoted(rate)}; it must be above 0, at most 1")
         self.rate: Schedule = rate
-        if callable(rate):
+        self.groups: int | None = None
+        if settings.column is not None:
+            self.groups, self.rate = self._groups(batch, people, epochs or steps), 1.0
+            self.a_pass = steps or self.groups
+            self.expected_batch: Schedule = people / self.groups
+        elif callable(rate):
             if steps is None:
                 raise InvalidRequest("with a schedule of sampling_rate give steps, not epochs")
             self.a_pass = steps
-            self.expected_batch: Schedule = lambda step: value_at(self.rate, step) * people
+            self.expected_batch = lambda step: value_at(self.rate, step) * people
         else:
             self.a_pass = steps or round(1.0 / rate)
             self.expected_batch = rate * people
@@ -144,6 +157,23 @@ class Draws:
         usual = batch / self.ranks
         usual = _MULTIPLE * math.ceil((usual + 2.0 * math.sqrt(usual)) / _MULTIPLE)
         self.batch_size = settings.max_physical_batch_size or usual
+
+    def _groups(self, batch: int, people: float, planned: int | None) -> int:
+        """Return the number of groups that take turns, of ``batch`` users on average."""
+        settings = self.settings
+        if settings.sampling_rate is not None or settings.stop or settings.charge_ahead:
+            raise InvalidRequest(
+                "with column, groups of users take turns: leave out sampling_rate, stop and "
+                "charge_ahead"
+            )
+        if planned is None:
+            raise InvalidRequest("with column, the number of steps is fixed: give epochs or steps")
+        return max(2, round(people / batch))
+
+    @property
+    def charges(self) -> int | None:
+        """Return how often a user is charged in the planned steps; None without a plan."""
+        return -(-self.steps // (self.groups or 1)) if self.steps else None
 
     @property
     def compared(self) -> tuple[object, ...]:

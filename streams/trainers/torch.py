@@ -48,6 +48,7 @@ from streams.sdk.client import Turnstile
 from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable, invalid_requests
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
+from streams.trainers.correlated import CorrelatedSteps
 from streams.trainers.ghost import PrivateModule, mark_weights, part_of
 from streams.trainers.independence import check_independence, check_trained
 from streams.trainers.loader import Draws, IndividualDPLoader, Settings
@@ -170,7 +171,7 @@ class PrivacyEngine:
         _check_model(module, optimizer, max_grad_norm)
 
         def opened() -> tuple[Run, Schedule]:
-            run = self._open()
+            run = self._open(draws.groups)
             if run is None:
                 raise InvalidRequest(
                     f"dataset {self._dataset!r} does not exist: create it with create_dataset, or "
@@ -211,15 +212,15 @@ class PrivacyEngine:
         """
         draws = Draws(data_loader, users, epochs, steps, _read(settings))
         _check_model(module, optimizer, max_grad_norm)
-        planned = draws.steps
-        if planned is None:
+        charges = draws.charges
+        if charges is None:
             raise InvalidRequest("the noise follows from the number of steps: give epochs or steps")
 
         def opened() -> tuple[Run, Schedule]:
-            run = self._open()
+            run = self._open(draws.groups)
             if run is None:
-                self._create(draws, planned, target_epsilon, target_delta)
-                run = self._service().run(self._dataset, self._name)
+                self._create(draws, charges, target_epsilon, target_delta)
+                run = self._service().run(self._dataset, self._name, min_separation=draws.groups)
             promised = run.policy.epsilon(target_delta)
             if promised > target_epsilon * (1.0 + 1e-9):
                 raise InvalidRequest(
@@ -229,7 +230,7 @@ class PrivacyEngine:
                     "another name"
                 )
             policies = [run.policy, *run.outer]
-            return run, noise_for_steps(policies, planned, sampling_rate=draws.rate)
+            return run, noise_for_steps(policies, charges, sampling_rate=draws.rate)
 
         return self._make(opened, module, optimizer, draws, max_grad_norm, target_delta)
 
@@ -311,6 +312,7 @@ class PrivacyEngine:
             "private_stop": None if stop is None else stop.stated,
             "population": draws.settings.population,
             "sampling_rate": None if callable(draws.rate) else draws.rate,
+            "groups_in_turn": draws.groups,
             "noise_multiplier": None if callable(noise) else noise,
             "max_grad_norm": made.optimizer.max_grad_norm,
         }
@@ -325,23 +327,23 @@ class PrivacyEngine:
             raise InvalidRequest("turnstile is None; only ranks above 0 need none")
         return self._turnstile
 
-    def _open(self) -> Run | None:
+    def _open(self, separation: int | None) -> Run | None:
         """Return the run; None if the dataset does not exist."""
         try:
-            return self._service().run(self._dataset, self._name)
+            return self._service().run(self._dataset, self._name, min_separation=separation)
         except RequestRejected as rejected:
             if rejected.reason is not Reason.UNKNOWN_DATASET:
                 raise
             return None
 
-    def _create(self, draws: Draws, planned: int, epsilon: float, delta: float) -> None:
-        rate = max(value_at(draws.rate, step) for step in range(planned))
+    def _create(self, draws: Draws, charges: int, epsilon: float, delta: float) -> None:
+        rate = max(value_at(draws.rate, step) for step in range(charges))
         counted: dict[str, Any] = {}
         if self._measure == "steps":
             counted = {
                 "sampling_rate": rate,
-                "noise_multiplier": counted_noise(epsilon, delta, rate, planned),
-                "odometer_step": planned,  # each step would raise all odometers alike
+                "noise_multiplier": counted_noise(epsilon, delta, rate, charges),
+                "odometer_step": charges,  # each step would raise all odometers alike
             }
         else:
             with invalid_requests():
@@ -370,19 +372,20 @@ class PrivacyEngine:
 
         def charged() -> PrivateSteps:
             run, noise = opened()
-            return PrivateSteps(
-                run,
-                draws.examples.users,
-                clip_norm=max_grad_norm,
-                noise_multiplier=noise,
-                sampling_rate=draws.rate,
-                expected_batch=draws.expected_batch,
-                steps=draws.steps,
-                levels=settings.levels,
-                outer_parts=outer,
-                stop=settings.stop,
-                not_private_generator=settings.not_private_generator,
-            )
+            arguments: dict[str, Any] = {
+                "clip_norm": max_grad_norm,
+                "noise_multiplier": noise,
+                "expected_batch": draws.expected_batch,
+                "steps": draws.steps,
+                "levels": settings.levels,
+                "outer_parts": outer,
+                "not_private_generator": settings.not_private_generator,
+            }
+            if settings.column is not None:
+                arguments["column"] = settings.column
+                return CorrelatedSteps(run, draws.examples.users, **arguments)
+            arguments |= {"sampling_rate": draws.rate, "stop": settings.stop}
+            return PrivateSteps(run, draws.examples.users, **arguments)
 
         private: PrivateSteps | RankedSteps
         if draws.ranks == 1:

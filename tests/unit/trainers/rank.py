@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from accounting import square_root_column
 from streams import Turnstile
 from streams.trainers import Checkpoint, PrivacyEngine
 from streams.trainers.torch import restore, save
@@ -61,6 +62,7 @@ def train(out: Path, rank: int, special: dict[str, Any]) -> None:
         max_grad_norm=1.0,
         max_physical_batch_size=16,
         charge_ahead=special.get("ahead", False),
+        column=square_root_column(3) if special.get("turns") else None,
         not_private_generator=np.random.default_rng(7),
     )
     engine.check(

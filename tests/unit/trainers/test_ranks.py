@@ -42,8 +42,8 @@ def train(folder: Path, ranks: int, **special: Any) -> tuple[list[int], list[dic
 
 @pytest.mark.parametrize(
     "special",
-    [{"users": True}, {}, {"ahead": True}],
-    ids=["users with many examples", "users with one example", "charged ahead"],
+    [{"users": True}, {}, {"ahead": True}, {"turns": True}],
+    ids=["users with many examples", "users with one example", "charged ahead", "in turn"],
 )
 def test_two_ranks_train_the_model_of_one_bit_for_bit(tmp_path: Path, special: Any) -> None:
     alone, (one,) = train(tmp_path / "one", 1, **special)

@@ -42,7 +42,7 @@ class Opens:
     def __init__(self, service: FilterService) -> None:
         self.service = service
 
-    def run(self, dataset: str, name: str) -> FilterRun:
+    def run(self, dataset: str, name: str, min_separation: int | None = None) -> FilterRun:
         return self.service.open()
 
 
