@@ -384,7 +384,13 @@ PAGES = {
         ),
     ),
     "docs/reference/queries.md": PythonPage(
-        "Python: queries", "streams.queries", without=frozenset({"ReleasedTwice"})
+        "Python: queries",
+        "streams.queries",
+        more=(
+            "streams.answerer.event_table:answer_table",
+            "streams.answerer.answer_table:AnswerRow",
+        ),
+        without=frozenset({"ReleasedTwice"}),
     ),
     "docs/reference/accounting.md": PythonPage(
         "Python: accounting",

@@ -23,7 +23,7 @@ from typing import NamedTuple
 TOP = Path(__file__).parents[1]
 STATE = TOP / "out" / "nightly"
 YEAR_OF_ANSWERS = TOP / "examples" / "notebooks" / "year-of-answers.ipynb"
-"""A notebook that answers a year over a real broker, which takes most of a minute."""
+"""A notebook that answers a year of days from a data frame, which takes most of a minute."""
 
 
 class Job(NamedTuple):

@@ -112,7 +112,8 @@ class EventReader:
 
     def _time(self, value: Any) -> int | None:
         if isinstance(value, datetime | date):
-            return _ms(value)
+            ms = _ms(value)
+            return None if math.isnan(ms) else ms  # the NaT of pandas is a datetime
         if self._source.time_unit == "iso":
             try:
                 return _ms(datetime.fromisoformat(value))

@@ -40,8 +40,19 @@ def test_queries_from_a_program_are_answered() -> None:
     assert abs(float(names["answer"].value) - len(names["buyers"])) < 60
 
 
-def test_all_windows_of_a_file_are_answered_at_once() -> None:
+@pytest.mark.slow
+def test_events_in_a_data_frame_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     names = run(blocks(page("query/python"))[2:3])
+    assert [row.start.day for row in names["answers"]] == list(range(1, 8))
+    again = names["answer_table"](names["queries"], names["purchases"], budgets="budgets.db")
+    assert again == names["answers"]
+
+
+def test_all_windows_of_a_file_are_answered_at_once() -> None:
+    names = run(blocks(page("query/python"))[3:4])
     sums = names["bought"].sum(axis=0)
     assert names["totals"].value.shape == sums.shape
     assert np.abs(names["totals"].value - sums).max() < 6 * names["totals"].noise_stddev
