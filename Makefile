@@ -57,8 +57,8 @@ test-torch: $(VENV)/installed     ## trainers with PyTorch and Opacus: they take
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch]' 'flwr[simulation]' lightning
 	$(PYTEST) tests/unit/trainers tests/worlds $(ARGS)
 
-test-huggingface: $(VENV)/installed ## the same with transformers
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,huggingface]'
+test-huggingface: $(VENV)/installed ## the same with transformers and PEFT
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,huggingface]' peft
 	$(PYTEST) tests/unit/trainers tests/worlds $(ARGS)
 
 lint: style types                 ## ruff, mypy, import rules

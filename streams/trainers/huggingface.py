@@ -246,12 +246,15 @@ class HuggingFaceTrainer(Trainer):
         The loss is not returned, because it must not be published.
         """
         model.train()  # before the first batch is taken, which charges the step
-        for batch in inputs:
-            super().training_step(model, batch)
-            if self._loader.is_last:
-                break
-            self.optimizer.step()
-            model.zero_grad()
+        with warnings.catch_warnings():
+            # One for each batch with frozen layers: the number of batches follows the drawn users.
+            warnings.filterwarnings("ignore", "Full backward hook is firing")
+            for batch in inputs:
+                super().training_step(model, batch)
+                if self._loader.is_last:
+                    break
+                self.optimizer.step()
+                model.zero_grad()
         return torch.zeros((), device=self.args.device)
 
     def compute_loss(

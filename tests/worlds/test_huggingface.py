@@ -25,6 +25,7 @@ from tests.worlds.neighbours import (
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-huggingface")
 transformers = pytest.importorskip("transformers", reason="make test-huggingface")
 pytest.importorskip("opacus", reason="Opacus is not installed: make test-huggingface")
+pytest.importorskip("peft", reason="PEFT is not installed: make test-huggingface")
 from streams.trainers import PrivacyEngine  # noqa: E402
 from streams.trainers.huggingface import HuggingFaceTrainer  # noqa: E402
 from tests.unit.trainers.finetuning import network  # noqa: E402

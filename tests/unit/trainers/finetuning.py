@@ -1,4 +1,4 @@
-"""A training with Hugging Face's Trainer whose process may be killed, and its hand computation.
+"""Trainings with Hugging Face's Trainer whose process may be killed, and their hand computation.
 
 Coins and noise of a step come from a seed of the step alone. So a step that is computed after a
 restart is the one that an uninterrupted training makes.
@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import signal
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import peft
 import torch
 import transformers
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from accounting.release.exact_normals import ExactNormals
 from streams import Turnstile
@@ -25,6 +27,7 @@ from streams.sdk.roster_steps import poisson_sample
 from streams.trainers import PrivacyEngine
 from streams.trainers.huggingface import HuggingFaceTrainer
 from streams.trainers.steps import GRID_BITS
+from tests.unit.trainers.rank import Task
 
 USERS = np.repeat(np.arange(40), [1, 2, 3, 2] * 10)
 TOKENS = np.random.default_rng(0).integers(5, 30, size=(80, 6))
@@ -35,17 +38,30 @@ EXAMPLES = [{**EXAMPLE, "input_ids": [5 + n] * 6, "labels": n % 2} for n in rang
 LEARNING_RATE, MOMENTUM = 0.5, 0.5
 
 
-class Reviews(torch.utils.data.Dataset):
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
+        self._rows = rows
+
     def __len__(self) -> int:
-        return len(TOKENS)
+        return len(self._rows)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
-        return {
-            "input_ids": TOKENS[place].tolist(),
-            "labels": int(LABELS[place]),
-            "position_ids": list(range(6)),  # BERT would share them between examples
-            "name": f"review {place}",  # a column that the model does not take
-        }
+        return self._rows[place]
+
+
+class Reviews(Rows):
+    def __init__(self) -> None:
+        super().__init__(
+            [
+                {
+                    "input_ids": tokens.tolist(),
+                    "labels": int(label),
+                    "position_ids": list(range(6)),  # BERT would share them between examples
+                    "name": "a review",  # a column that the model does not take
+                }
+                for tokens, label in zip(TOKENS, LABELS, strict=True)
+            ]
+        )
 
 
 def network(dropout: float = 0.1) -> Any:
@@ -62,6 +78,99 @@ def network(dropout: float = 0.1) -> Any:
             attention_probs_dropout_prob=dropout,
         )
     )
+
+
+def text(tokens: Sequence[int], length: int) -> dict[str, list[int]]:
+    """Return the first tokens as an example of a language model; the others are padding."""
+    kept = [place < length for place in range(len(tokens))]
+    return {
+        "input_ids": [
+            int(token) if keeps else 0 for token, keeps in zip(tokens, kept, strict=True)
+        ],
+        "attention_mask": [int(keeps) for keeps in kept],
+        "labels": [
+            int(token) if keeps else -100 for token, keeps in zip(tokens, kept, strict=True)
+        ],
+    }
+
+
+def language_model(seed: int = 0) -> Any:
+    """Return a causal language model with an adapter, in which the rest is not trained."""
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        vocab_size=30,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=8,
+        initializer_range=0.3,  # so that attention matters
+    )
+    adapter = peft.LoraConfig(
+        task_type="CAUSAL_LM", r=2, lora_alpha=8, target_modules=["q_proj", "v_proj"]
+    )
+    return peft.get_peft_model(transformers.LlamaForCausalLM(config), adapter)
+
+
+class Finetuning(NamedTuple):
+    """What is trained.
+
+    Attributes:
+        network: makes the model, always with the same values.
+        data: the examples.
+        users: (examples,), the user of each.
+        most: the number of a user's examples that are used at most.
+        examples: of no user.
+    """
+
+    network: Callable[[], Any]
+    data: Rows
+    users: NDArray[np.int64]
+    most: int | None
+    examples: list[dict[str, Any]]
+
+    def of_user(self, user: int) -> list[dict[str, Any]]:
+        """Return the examples of a user that are used: those at equal distances."""
+        mine = np.flatnonzero(user == self.users)
+        most, count = self.most or len(mine), len(mine)
+        if count > most:
+            mine = [mine[-(-place * count // most) - 1] for place in range(1, most + 1)]
+        return [self.data[int(place)] for place in mine]
+
+
+_WRITERS = np.repeat(np.arange(40), [*[1, 2, 3, 2] * 9, 1, 60, 2, 17])
+TRAININGS = {
+    "reviews": Finetuning(lambda: network(0.0), Reviews(), USERS, None, EXAMPLES),
+    "texts": Finetuning(
+        language_model,
+        Rows([text(TOKENS[n % 80], 2 + n % 5) for n in range(len(_WRITERS))]),
+        _WRITERS,
+        4,
+        [text(TOKENS[n], 6 - n) for n in range(4)],
+    ),
+}
+
+
+def loss_of_texts(module: torch.nn.Module, batch: Any) -> torch.Tensor:
+    """Return the mean over examples of the mean over each example's own labels."""
+    words, labels = batch[0], batch[1][:, 1:]
+    seen = module(input_ids=words).logits[:, :-1].movedim(-1, 1)
+    each = functional.cross_entropy(seen, labels, reduction="none")
+    return (each.sum(dim=1) / (labels != -100).sum(dim=1)).mean()
+
+
+def _pairs(rows: Iterable[dict[str, Any]]) -> list[Any]:
+    return [(torch.tensor(row["input_ids"]), torch.tensor(row["labels"])) for row in rows]
+
+
+TEXTS = Task(
+    language_model,
+    _pairs(TRAININGS["texts"].data),
+    _WRITERS,
+    loss_of_texts,
+    _pairs(TRAININGS["texts"].examples),
+)
+"""The texts for a loop without ``Trainer``."""
 
 
 class Death(NamedTuple):
@@ -100,26 +209,30 @@ def seeded(step: int) -> np.random.Generator:
     return np.random.default_rng([7, step])
 
 
-def train(folder: Path, *, save_every: int = 1, death: Death | None = None) -> None:
+def train(
+    folder: Path, *, kind: str = "reviews", save_every: int = 1, death: Death | None = None
+) -> None:
     """Train, or continue, until the appointed death; write the model if there is none."""
+    what = TRAININGS[kind]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     folder.mkdir(exist_ok=True)
-    generator, model = np.random.default_rng(), network(0.0)
+    generator, model = np.random.default_rng(), what.network()
     with Turnstile.open(folder / "budgets.db", partitions=2) as service:
         trainer = HuggingFaceTrainer(
             engine=PrivacyEngine(service, dataset="reviews", run="a"),
             target_epsilon=8.0,
             target_delta=1e-5,
-            users=USERS,
+            users=what.users,
             settings={
                 "population": 40,
                 "sampling_rate": RATE,
+                "max_examples_per_user": what.most,
                 "not_private_generator": generator,
             },
             model=model,
-            examples=EXAMPLES,
-            train_dataset=Reviews(),
+            examples=what.examples,
+            train_dataset=what.data,
             optimizers=(
                 torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM),
                 None,
@@ -147,10 +260,13 @@ def values(model: Any) -> list[NDArray[np.float32]]:
     return [parameter.detach().numpy() for parameter in model.parameters()]
 
 
-def by_hand(noise_multiplier: float, steps: Collection[int]) -> NDArray[np.float64]:
-    """Return the parameters after these steps: one user at a time, in float64."""
-    model = network(0.0).double()
-    parameters = list(model.parameters())
+def by_hand(
+    noise_multiplier: float, steps: Collection[int], kind: str = "reviews"
+) -> NDArray[np.float64]:
+    """Return the parameters after these steps: one example at a time, in float64."""
+    what = TRAININGS[kind]
+    model = what.network().double()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     velocity = np.zeros(sum(parameter.numel() for parameter in parameters))
     spacing = 2.0 ** (np.frexp(noise_multiplier)[1] - GRID_BITS)
     for step in steps:
@@ -159,13 +275,9 @@ def by_hand(noise_multiplier: float, steps: Collection[int]) -> NDArray[np.float
         drawn = poisson_sample(np.ones(40, dtype=np.bool_), RATE, not_private_generator=generator)
         for user in drawn:
             model.zero_grad()
-            mine = np.flatnonzero(user == USERS)
-            loss = model(
-                input_ids=torch.tensor(TOKENS[mine]),
-                labels=torch.tensor(LABELS[mine]),
-                position_ids=torch.arange(6).expand(len(mine), 6),
-            ).loss
-            (loss * len(mine)).backward()
+            for example in what.of_user(int(user)):
+                columns = {n: torch.tensor([v]) for n, v in example.items() if n != "name"}
+                model(**columns).loss.backward()
             row = np.concatenate([parameter.grad.numpy().ravel() for parameter in parameters])
             total += row * min(1.0, 1.0 / np.linalg.norm(row))
         stddev = Fraction(noise_multiplier) / Fraction(spacing)
@@ -177,4 +289,4 @@ def by_hand(noise_multiplier: float, steps: Collection[int]) -> NDArray[np.float
                 part = velocity[moved[place] : moved[place + 1]]
                 rate = LEARNING_RATE * (1.0 - step / STEPS)
                 parameter -= rate * torch.from_numpy(part).view_as(parameter)
-    return np.concatenate([parameter.detach().numpy().ravel() for parameter in parameters])
+    return np.concatenate([parameter.detach().numpy().ravel() for parameter in model.parameters()])

@@ -6,15 +6,18 @@ object with what is special about this training.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from accounting import square_root_column
 from streams import Turnstile
@@ -26,8 +29,22 @@ ROWS = torch.tensor(np.random.default_rng(0).normal(size=(120, 1, 8, 8)).astype(
 LABELS = (ROWS.sum(dim=(1, 2, 3)) > 0).long()
 
 
-def loss_of(module: torch.nn.Module, rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.cross_entropy(module(rows), labels, reduction="none").mean()
+class Task(NamedTuple):
+    """What is trained: a model that is made from a seed, on examples of users.
+
+    Attributes:
+        made_up: examples of no user.
+    """
+
+    network: Callable[[int], Any]
+    data: Any
+    users: NDArray[np.int64]
+    loss_of: Callable[[Any, Any], torch.Tensor]
+    made_up: list[Any]
+
+
+def loss_of_images(module: torch.nn.Module, batch: Any) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="none").mean()
 
 
 def network(seed: int) -> Any:
@@ -41,19 +58,30 @@ def network(seed: int) -> Any:
     )
 
 
+IMAGES = Task(
+    network,
+    torch.utils.data.TensorDataset(ROWS, LABELS),
+    USERS,
+    loss_of_images,
+    [(torch.rand(1, 8, 8), torch.tensor(label)) for label in (0, 1, 1, 0)],
+)
+
+
 def train(out: Path, rank: int, special: dict[str, Any]) -> None:
     """Train, and write the model and what was charged."""
-    module = network(rank)  # the ranks begin with the model of rank 0
+    task = IMAGES
+    if special.get("texts"):  # they need transformers and PEFT
+        task = importlib.import_module("tests.unit.trainers.finetuning").TEXTS
+    module = task.network(rank)  # the ranks begin with the model of rank 0
     if special.get("wrapped"):
         module = torch.nn.parallel.DistributedDataParallel(module)
-    data = torch.utils.data.TensorDataset(ROWS, LABELS)
     turnstile = Turnstile.in_memory(partitions=1) if rank == 0 else None
     engine = PrivacyEngine(turnstile, dataset="faces", run="night-7", measure="renyi")
-    users = USERS + 1 if special.get("other users") == rank else USERS
+    users = task.users + 1 if special.get("other users") == rank else task.users
     module, optimizer, loader = engine.make_private_with_epsilon(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.5),
-        data_loader=torch.utils.data.DataLoader(data, batch_size=40),
+        data_loader=torch.utils.data.DataLoader(task.data, batch_size=40),
         users=users if special.get("users") else None,
         population=120,
         target_epsilon=special.get("epsilon", 3.0),
@@ -61,20 +89,18 @@ def train(out: Path, rank: int, special: dict[str, Any]) -> None:
         epochs=4,
         max_grad_norm=1.0,
         max_physical_batch_size=16,
+        max_examples_per_user=4,
         charge_ahead=special.get("ahead", False),
         column=square_root_column(3) if special.get("turns") else None,
         not_private_generator=np.random.default_rng(7),
     )
-    engine.check(
-        lambda batch: loss_of(module, *batch),
-        [(torch.rand(1, 8, 8), torch.tensor(label)) for label in (0, 1, 1, 0)],
-    )
+    engine.check(lambda batch: task.loss_of(module, batch), task.made_up)
     batches = 0
     for _ in range(4):
-        for rows, labels in loader:
-            assert len(rows) == 16
+        for batch in loader:
+            assert len(batch[0]) == 16
             optimizer.zero_grad()
-            loss_of(module, rows, labels).backward()
+            task.loss_of(module, batch).backward()
             optimizer.step()
             batches += 1
     checkpoint = Checkpoint(out.with_name("checkpoint.npz"))

@@ -15,6 +15,7 @@ from streams import Fenced, InvalidRequest, Turnstile
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-huggingface")
 transformers = pytest.importorskip("transformers", reason="make test-huggingface")
 pytest.importorskip("opacus", reason="Opacus is not installed: make test-huggingface")
+pytest.importorskip("peft", reason="PEFT is not installed: make test-huggingface")
 from streams.trainers import PrivacyEngine  # noqa: E402
 from streams.trainers.huggingface import HuggingFaceTrainer  # noqa: E402
 from tests.unit.trainers import finetuning  # noqa: E402
@@ -156,6 +157,7 @@ def charged_steps(folder: Path) -> tuple[int, bool]:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("kind", finetuning.TRAININGS)
 @pytest.mark.parametrize(
     ("save_every", "deaths", "given_up"),
     [
@@ -167,13 +169,18 @@ def charged_steps(folder: Path) -> tuple[int, bool]:
     ],
 )
 def test_a_killed_training_releases_all_steps_but_those_given_up(
-    lives: Lives, tmp_path: Path, save_every: int, deaths: list[Death], given_up: list[int]
+    lives: Lives,
+    tmp_path: Path,
+    kind: str,
+    save_every: int,
+    deaths: list[Death],
+    given_up: list[int],
 ) -> None:
-    model = lives(tmp_path / "a", *deaths, save_every=save_every)
+    model = lives(tmp_path / "a", *deaths, kind=kind, save_every=save_every)
     with Turnstile.open(tmp_path / "a" / "budgets.db") as service:
         noise = service.run("reviews", "a").policy.noise_multiplier
     assert isinstance(noise, float)
-    expected = finetuning.by_hand(noise, [n for n in range(STEPS) if n not in given_up])
+    expected = finetuning.by_hand(noise, [n for n in range(STEPS) if n not in given_up], kind)
     assert model == pytest.approx(expected, abs=2e-6)
     assert charged_steps(tmp_path / "a") == (STEPS, False)
 
