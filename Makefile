@@ -73,7 +73,7 @@ types: $(VENV)/installed
 	$(BIN)/lint-imports
 
 examples: $(VENV)/installed       ## clients in Go and Java, and Kafka's own tools, on a real broker; needs go and mvn, and says which is missing
-	TURNSTILE_EXAMPLES=1 $(PYTEST) -rs tests/integration/test_examples.py tests/integration/test_other_programs.py $(ARGS)
+	TURNSTILE_EXAMPLES=1 $(PYTEST) -v -rs tests/integration/test_examples.py tests/integration/test_other_programs.py $(ARGS)
 
 reference: $(VENV)/installed      ## write the generated files: AsyncAPI documents, tables in the documentation
 	$(BIN)/python -m docs.generated
