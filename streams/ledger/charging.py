@@ -21,6 +21,7 @@ from streams.ledger.collecting import (
     check_number,
     collect,
     most_events,
+    names_erased,
     step_of,
     with_collected,
 )
@@ -142,7 +143,14 @@ def collect_norms(
     run = under_current_attempt(state.runs.get(request.address), request)
     home, terms = (place.partition, state.partitions), state.collecting.get(request.address)
     return [
-        reject(value if event is request else encode(event), event, rejection, run.attempt, place)
+        reject(
+            value if event is request else encode(event),
+            event,
+            rejection,
+            run.attempt,
+            place,
+            names_erased=names_erased(event, state.policies),
+        )
         for event, rejection in collect(request, run, terms, state.collected, budgets, home)
     ]
 

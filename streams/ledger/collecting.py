@@ -32,7 +32,7 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from accounting import Measure
-from streams.ledger.budgets import Budgets
+from streams.ledger.budgets import Budgets, Policies
 from streams.ledger.erasure import check_key
 from streams.ledger.run_states import RunState, takes_terms
 from streams.ledger.tracked import ENTRY_BYTES, Address, Tracked
@@ -57,6 +57,7 @@ from streams.records import (
     OpenRun,
     Reason,
     Rejection,
+    Request,
     User,
     check_names,
     encode,
@@ -454,6 +455,18 @@ def _check(
     check_homes(users, *home)
     if budgets.are_erased(budgets.known_as(users)) is not None:
         raise Rejection(Reason.USER_ERASED, "the user of this norm was erased")
+
+
+def names_erased(request: Request, policies: Policies) -> bool:
+    """Return whether a norm event, or one of several in a record, names an erased user."""
+    if not isinstance(request, NormEvent | NormEvents) or (request.dataset,) not in policies:
+        return False
+    if isinstance(request, NormEvent):
+        users = UserIds([request.user])
+    else:
+        users = UserIds.unpack(request.users)
+    budgets = policies.budgets(request.dataset)
+    return budgets.known_as(users) != users
 
 
 def _alone(request: NormEvent | NormEvents, user: User, norm: float) -> NormEvent:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from streams.ledger.charging import charge, charge_roster, collect_norms, enrol
+from streams.ledger.collecting import names_erased
 from streams.ledger.datasets import (
     close_dataset,
     close_run,
@@ -188,9 +189,11 @@ class Ledger:
             self.state.authorization.check(request, sender)
             outputs = self._apply(place, request, sender, value or b"")
         except Rejection as rejection:
+            is_hidden = request is not None and names_erased(request, self.state.policies)
             request = request or rejection.request
             run = self.state.runs.get(request.address) if request else None
-            outputs = [reject(value, request, rejection, run.attempt if run else None, place)]
+            attempt = run.attempt if run else None
+            outputs = [reject(value, request, rejection, attempt, place, names_erased=is_hidden)]
         self.chain = self.chain.after(offset, value)
         self.state.add_output_bytes(sum(output.size for output in outputs))
         return outputs

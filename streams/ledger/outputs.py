@@ -27,7 +27,6 @@ from streams.records import (
     NormEvent,
     OdometerRecord,
     Policy,
-    Reason,
     Rejected,
     Rejection,
     Request,
@@ -172,18 +171,25 @@ def reject(
     rejection: Rejection,
     current_attempt: int | None,
     place: Place,
+    *,
+    names_erased: bool,
 ) -> Output:
     """Return the reject of a record that was not applied.
 
-    ``request`` is None if the record cannot be decoded; ``current_attempt`` is that of the run that
-    it names, if there is one.
+    Args:
+        value: the record.
+        request: None if the record cannot be decoded.
+        rejection: why it was not applied.
+        current_attempt: that of the run that it names, if there is one.
+        place: of the record.
+        names_erased: whether it is a norm event that names an erased user, whom no output names.
     """
     dataset, run, *_ = (*(request.address if request else ()), None, None)
     attempt, step, token = (getattr(request, name, None) for name in ("attempt", "step", "request"))
     if attempt is UNSET:  # of a norm event
         attempt = None
     user: User | UnsetType = request.user if isinstance(request, NormEvent) else UNSET
-    if rejection.reason is Reason.USER_ERASED:  # outputs have no id of an erased user
+    if names_erased:
         value, user = b"", UNSET
     rejected = Rejected(
         partition=place.partition,

@@ -533,7 +533,7 @@ class Rejected(Record, frozen=True, tag="rejected"):
     detail: str
     """The reason as text, for people. Programs read the other fields."""
     record: bytes
-    """The first 700000 bytes of the request."""
+    """The first 700000 bytes of the request; empty for norm events of which a user was erased."""
     dataset: str | None = None
     """The request's dataset, as far as it could be read; likewise the next four fields."""
     run: str | None = None

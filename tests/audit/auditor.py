@@ -86,11 +86,11 @@ class Auditor(Policies):
             if answer is not None:
                 self.answers[frozen(answer)] = None
         except Rejection as rejection:
+            is_hidden = self._names_erased(partition, request or {})
             request = request or rejection.request or {}
             address = self._address(partition, request)
-            is_erased = str(rejection) == "user-erased"  # of whom no output names the id
-            self.rejects[place] = str(rejection), b"" if is_erased else value or b""
-            user = request.get("user") if request.get("type") == "norm" and not is_erased else None
+            self.rejects[place] = str(rejection), b"" if is_hidden else value or b""
+            user = request.get("user") if request.get("type") == "norm" and not is_hidden else None
             self.addresses[place] = {**address, "user": user}
             if str(rejection) == "budget-held":
                 self.addresses[place]["holder"] = self._holder(partition, address)

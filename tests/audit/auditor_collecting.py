@@ -63,9 +63,19 @@ class Collecting(Charges):
                 self._count(partition, chain, run, request, user, norm)
             except Rejection as rejection:
                 event = {**about, "type": "norm", "user": user, "norm": norm}
-                is_erased = str(rejection) == "user-erased"  # of whom no output names the id
-                rejects.append((str(rejection), *((None, None) if is_erased else (event, user))))
+                is_hidden = self._names_erased(partition, event)
+                rejects.append((str(rejection), *((None, None) if is_hidden else (event, user))))
         return rejects
+
+    def _names_erased(self, partition: int, request: dict[str, Any]) -> bool:
+        """Return whether a norm event names an erased user, whom no output names."""
+        is_event = request.get("type") in ("norm", "norms")
+        if not is_event or request["dataset"] not in self.datasets[partition]:
+            return False
+        is_one = request["type"] == "norm"
+        users = [request["user"]] if is_one else numbers_of(request["users"], "q")
+        chain = self._chain(partition, request["dataset"])
+        return self._known_as(partition, users, chain) != users
 
     def _count(
         self,

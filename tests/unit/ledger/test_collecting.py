@@ -133,6 +133,39 @@ def test_several_events_in_one_record_are_rejected_alone(log):
     assert collected_of(log.decide(1, attempt=2)) == {HERE[2]: 0.5, HERE[3]: 0.1, HERE[5]: 0.5}
 
 
+@pytest.mark.parametrize(
+    ("reason", "given"),
+    [
+        (Reason.STEP_DECIDED, {"step": 0}),
+        (Reason.STEP_OUT_OF_ORDER, {"step": 9}),
+        (Reason.OLDER_ATTEMPT, {"attempt": 1}),
+        (Reason.NOT_COLLECTING, {"run": "named"}),
+        (Reason.UNKNOWN_RUN, {"run": "other"}),
+        (Reason.MIXED_USERS, {"pseudonyms": KEY}),
+        (Reason.INVALID_NORM, {"norm": -1.0}),
+        (Reason.USER_ERASED, {}),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_no_reject_names_an_erased_user(log, reason, given):
+    def rejected(users):
+        about = {"dataset": "d", "run": "r", "step": 1, "norm": 0.25, **given}
+        if len(users) == 1:
+            event = NormEvent(user=users[0], **about)
+        else:
+            event = NormEvents(users=users, norms=[about.pop("norm")] * len(users), **about)
+        outputs = log.send(event)
+        return [msgspec.msgpack.decode(out.value, type=Rejected) for out in outputs]
+
+    for users in ([HERE[0]], [HERE[0], HERE[3]]):
+        first = rejected(users)[0]
+        assert (first.reason, first.record, first.user) == (reason, b"", UNSET)
+    if given:
+        (other,) = rejected([HERE[3]])
+        assert (other.reason, other.user) == (reason, HERE[3])
+        assert other.record
+
+
 def test_events_are_rejected_alone_wherever_they_are(monkeypatch):
     monkeypatch.setattr(collecting, "_TOGETHER", 3)
     for count, bad in product(range(8), range(8)):
