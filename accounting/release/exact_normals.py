@@ -1,77 +1,79 @@
 """Many rounded normal deviates at once, as exact as one by one.
 
-`ExactNoise.rounded_normal` uses integers of any length and takes 20 µs per deviate. A model has a
-million coordinates, so here most of the work is done on arrays, with the first digits of the same
-kind of random numbers. Cases that these digits do not decide are decided one by one with more
-digits. They are never redrawn, because that would change the distribution.
+`ExactNoise.rounded_normal` uses integers of any length and takes 20 µs per deviate. A model has
+millions of coordinates, so here nearly all of the work is done on arrays. The method is that of
+rectangles, wedges and tails (Marsaglia, MacLaren and Bray, "A fast procedure for generating normal
+random variables", 1964), with exact comparisons:
 
-A deviate is a sign and a + d, a = i / 256 and d in [0, 1 / 256). Its density falls with
-exp(-a^2 / 2) exp(-d (2 a + d) / 2), so:
+1. The line is cut into bins, such that all points of a bin are rounded to one of 2**bits integers
+   in a row. So if a deviate is uniform in a bin, its rounded value is uniform on these integers.
+   No number is multiplied or rounded.
+2. The bin has a rectangle below the normal density. Its area is a whole number of slots, each of
+   them 2**-14. One of 2**14 slots is drawn. If it is in a rectangle, the deviate is uniform in the
+   bin. This decides more than 96 of 100 deviates.
+3. The other slots stand for the density above the rectangles. Points are drawn from boxes of equal
+   area that contain it, one per bin, until one is below the density. Beyond 6 standard deviations
+   there are no bins: the boxes become lower by half with every 16 widths of a bin.
 
-1. i is drawn with probabilities proportional to exp(-i^2 / 2^17), by comparing a uniform number
-   with their cumulative sums, as integers with as many digits as needed.
-2. d is uniform.
-3. It is accepted with probability exp(-t), t = d (2 a + d) / 2: if the number of successes in a
-   row with probabilities t, t / 2, t / 3, ... is even (von Neumann). Otherwise all steps restart.
-4. The deviate times the standard deviation is rounded to the nearest integer.
+Points are compared with the density in float64. If a point is within `MARGIN` of the density, more
+digits of both decide. Such a point is never redrawn, because that would change the distribution.
 
-One word of 64 random bits starts all of it: 16 digits for i, 40 for d, 7 of the first number that
-is compared with t, and the sign. This is enough for 98 of 100 deviates.
-
-An array takes 0.02 µs per deviate. The notes about random bits in `exact_noise` apply, except that
-the first bits of many deviates come from OpenSSL's generator (`ssl.RAND_bytes`), because the
-operating system's takes longer than all other work. New bits of the operating system enter it
-before each array. So a fork of the process, and a snapshot of it that is resumed twice, draw
-independent noise.
+The duration depends on the deviates. The notes about random bits in `exact_noise` apply, except
+that many bits come from OpenSSL's generator (`ssl.RAND_bytes`), because the operating system's
+takes longer than all other work. New bits of the operating system enter it before each block of
+deviates. So a fork of the process, and a snapshot of it that is resumed twice, draw independent
+noise.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
-from bisect import bisect_right
-from decimal import Decimal, localcontext
+from concurrent.futures import ThreadPoolExecutor
+from decimal import MIN_EMIN, Decimal, localcontext
 from fractions import Fraction
-from functools import lru_cache
-from typing import Final
+from functools import lru_cache, partial
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.exact.argument_checks import IntArray
+from accounting.exact.argument_checks import FloatArray, IntArray
 from accounting.exact.invalid_input import InvalidInput
-from accounting.release.exact_noise import DIGIT_BITS, ExactNoise, PartialUniform
+from accounting.release.exact_noise import DIGIT_BITS, PartialUniform
 
 LARGEST_STDDEV: Final = 2**40
 """Twenty such standard deviations fit in an int64."""
 
-_Words = npt.NDArray[np.uint64]
-
-_PER_UNIT: Final = 256  # bins from 0 to 1
-_DIGITS: Final = 40  # binary digits of d that arrays carry
-_SCALE: Final = float(_PER_UNIT * 2**_DIGITS)
-_CELL: Final = 16  # digits of a word that select the bin, or show that several bins are possible
-SEVERAL: Final = 2**16 - 1
-_BLOCK: Final = 2**15
-_GUARD: Final = 64
+SLOT_BITS: Final = 16
+_WIDTH_BITS: Final = 6  # the width of a bin is from 2**-7 to 2**-6 standard deviations
+_REACH: Final = 6  # standard deviations to each side that have bins
+_BEYOND_BITS: Final = 10  # the boxes beyond all bins have together 2**-10 of the area of a bin's
+_HALVED_BITS: Final = 4  # beyond all bins, boxes become lower by half with every 2**4 of them
+# In slots. The density is below 2**9 per bin, and its slope below 2**8 per standard deviation.
+# Places are sums of numbers below 2**4 with five roundings of at most 2**-49: their error is below
+# 2**-46. Even if the error of `np.exp` were 2**-32 of its value, the error of the density would be
+# below 2**-22. All other roundings, and the digits of a point that are not drawn, are worth less
+# than 2**-40.
+MARGIN: Final = 2.0**-20
+_BLOCK: Final = 2**14  # arrays of this size stay in the cache
+_PER_THREAD: Final = 2**18
 _MANY_BYTES: Final = 4096
 _SEED_BYTES: Final = 48
-# t is below (2 i + 1) / 2**17. So a number from u / 2**7 to (u + 1) / 2**7 is not below t if i is
-# less than u times this.
-SURE: Final = 512
-# In a bin that 64 digits decide, a is below 16. The error of t is at most 2**-45 from the digits of
-# d that are not drawn, and 2**-54 from rounding; that of a 53-digit uniform number is 2**-53.
-OPEN_TRIAL: Final = 2.0**-40
-# In standard deviations: 2**-49 for the digits of d, less than 2**-47 for rounding.
-OPEN_ROUNDING: Final = 2.0**-45
 
 
 class ExactNormals:
-    """A source of rounded normal deviates, from the operating system or a seeded `generator`."""
+    """A source of rounded normal deviates, from the operating system or a seeded `generator`.
+
+    One thread per core draws a large array, except from a generator.
+    """
 
     def __init__(self, generator: np.random.Generator | None = None) -> None:
-        self._one_by_one = ExactNoise(generator)
+        if not isinstance(generator, np.random.Generator | None):
+            raise InvalidInput("generator", generator, "a numpy.random.Generator, or None")
         self._source = strong_bytes if generator is None else generator.bytes
+        self._threads = _cores() if generator is None else 1
 
     def draw(self, stddev: Fraction, count: int) -> IntArray:
         """Return `count` independent numbers: `stddev` times a standard normal, rounded.
@@ -82,113 +84,80 @@ class ExactNormals:
         if not isinstance(stddev, Fraction) or not 0 < stddev <= LARGEST_STDDEV:
             allowed = f"a Fraction above 0 and at most {LARGEST_STDDEV}"
             raise InvalidInput("stddev", stddev, allowed)
-        result = np.empty(count, dtype=np.int64)
-        for start in range(0, count, _BLOCK):
-            self._fill(result[start : start + _BLOCK], stddev)
+        bins, result = bins_of(stddev), np.empty(count, dtype=np.int64)
+        threads = min(self._threads, count // _PER_THREAD)
+        if threads > 1:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(partial(self._fill, bins), np.array_split(result, threads)))
+        else:
+            self._fill(bins, result)
         return result
 
-    def _fill(self, result: IntArray, stddev: Fraction) -> None:
-        """Fill `result`; a few extra deviates replace those that are rejected."""
-        while result.size:
-            accepted = self._attempt(result.size + result.size // 256 + 4, stddev)[: result.size]
-            result[: accepted.size] = accepted
-            result = result[accepted.size :]
+    def _fill(self, bins: Bins, result: IntArray) -> None:
+        """Fill `result` with independent deviates."""
+        above = [np.zeros(0, dtype=np.int64)]
+        for start in range(0, result.size, _BLOCK):
+            block = result[start : start + _BLOCK]
+            words = self._words(block.size)
+            np.bitwise_and(words.view(np.int64), (1 << bins.digits) - 1, out=block)
+            block += bins.first_of_slot.take((words >> 64 - SLOT_BITS).view(np.int64))
+            above.append(np.flatnonzero(words >= bins.filled << 64 - SLOT_BITS) + start)
+        places, done = np.concatenate(above), 0
+        while done < places.size:
+            drawn = self._above_rectangles(bins, places.size - done)
+            result[places[done : done + drawn.size]] = drawn
+            done += drawn.size
 
-    def _attempt(self, count: int, stddev: Fraction) -> IntArray:
-        """Draw this many times, and return the deviates that were accepted."""
-        words, scale = self._words(count), float(stddev)
-        bits = words.view(np.int64)
-        decided: dict[int, int] = {}  # values decided one by one, by place
-        # Step 1.
-        bins = cells().take((words >> np.uint64(64 - _CELL)).view(np.int64)).astype(np.int64)
-        several = np.flatnonzero(bins == SEVERAL)
-        further = words[several] >> np.uint64(64 - _CELL) << np.uint64(64 - _CELL)
-        further |= self._words(several.size) >> np.uint64(_CELL)
-        bins[several] = np.searchsorted(thresholds(), further, side="right") - 1
-        for at in np.flatnonzero(thresholds()[bins[several]] == further):
-            deviate, place = _Deviate(self.bin_beyond(int(further[at])), 0, 0), several[at]
-            decided[int(place)] = self._finished(deviate, 1, None, stddev)
-            bins[place] = -1  # skipped from here on
-        # Step 2.
-        digits = bits >> 8 & (1 << _DIGITS) - 1
-        # Step 3.
-        begun = bits >> 1 & 127
-        pending = np.flatnonzero(bins >= begun * SURE)
-        tries = begun[pending] << 46 | (self._words(pending.size) >> np.uint64(18)).view(np.int64)
-        d = (digits[pending] + 0.5) / _SCALE
-        t = d * (bins[pending] * (2.0 / _PER_UNIT) + d) / 2.0
-        is_rejected, trial = np.zeros(count, dtype=np.bool_), 1
-        while pending.size:
-            above = tries * 2.0**-53 - t / trial
-            for at in np.flatnonzero(np.abs(above) < OPEN_TRIAL):
-                place = int(pending[at])
-                deviate = _Deviate(int(bins[place]), int(digits[place]), _DIGITS)
-                uniform = PartialUniform(int(tries[at]), 53)
-                decided[place] = self._finished(deviate, trial, uniform, stddev)
-            if trial % 2 == 0:
-                is_rejected[pending[above >= OPEN_TRIAL]] = True
-            goes_on = above <= -OPEN_TRIAL
-            pending, t, trial = pending[goes_on], t[goes_on], trial + 1
-            tries = (self._words(pending.size) >> np.uint64(11)).view(np.int64)
-        # Step 4.
-        magnitude = ((bins << _DIGITS | digits) + 0.5) * (scale / _SCALE) + 0.5
-        off = np.abs(magnitude - np.rint(magnitude))
-        result = magnitude.astype(np.int64)
-        for place in np.flatnonzero(off < scale * OPEN_ROUNDING).tolist():
-            deviate = _Deviate(int(bins[place]), int(digits[place]), _DIGITS)
-            result[place] = self._rounded(deviate, stddev)
-        result *= 1 - ((bits & 1) << 1)
-        for place, value in decided.items():
-            result[place] = value
-        return result[~is_rejected]
+    def _above_rectangles(self, bins: Bins, most: int) -> IntArray:
+        """Return at most so many deviates from the density above the rectangles."""
+        words = self._words(min(int(bins.tries * most) + 64, _BLOCK))
+        words = words[words < bins.end]
+        heights = self._words(words.size)
+        box = (words >> bins.place_digits).view(np.int64)
+        below = bins.density(bins.places(words))
+        below -= bins.rectangles.take(box)
+        below -= heights * (bins.box * 2.0**-64)
+        kept = np.flatnonzero(~(below <= -MARGIN))
+        words, box, is_below = words[kept], box[kept], below[kept] >= MARGIN
+        places = (words & (1 << bins.place_digits) - 1).view(np.int64)
+        values: IntArray = bins.rounded(box, places)
+        for at in np.flatnonzero(~is_below).tolist():
+            value = self.decide(bins, int(box[at]), int(places[at]), int(heights[kept[at]]))
+            values[at], is_below[at] = value or 0, value is not None
+        return values[is_below][:most]
 
-    def _finished(
-        self, deviate: _Deviate, trial: int, uniform: PartialUniform | None, stddev: Fraction
-    ) -> int:
-        """Continue with step 3 from this trial, and complete all later steps."""
-        while self._is_below(uniform or PartialUniform(0, 0), deviate, trial):
-            trial, uniform = trial + 1, None
-        if trial % 2 == 0:
-            return self._one_by_one.rounded_normal(stddev)
-        rounded = self._rounded(deviate, stddev)
-        return rounded if self._bits(1) else -rounded
+    def decide(self, bins: Bins, box: int, place: int, height: int) -> int | None:
+        """Return the rounded value of a point, or None if the point is not below the density.
 
-    def _is_below(self, uniform: PartialUniform, deviate: _Deviate, trial: int) -> bool:
-        """Return whether a uniform number is below t / trial."""
+        Args:
+            bins: those of the standard deviation.
+            box: the index of the bin, or `bins.count` for a point beyond all bins.
+            place: the first `bins.place_digits` of the place in the bin; unused beyond all bins.
+            height: the first 64 binary digits of the height in the box.
+        """
+        area = Fraction(bins.box)
+        if box == bins.count:
+            halvings = 0
+            while self._bits(1):
+                halvings += 1
+            beyond = halvings << _HALVED_BITS | self._bits(_HALVED_BITS)
+            box = -1 - beyond if self._bits(1) else bins.count + beyond
+            place = self._bits(bins.place_digits)
+            # The factors are the probabilities of: these boxes, the side, halvings, the box.
+            area /= 1 << _BEYOND_BITS + 1 + (halvings + 1) + _HALVED_BITS
+        point, level = PartialUniform(place, bins.place_digits), PartialUniform(height, 64)
+        rectangle = int(bins.rectangles[box]) if 0 <= box < bins.count else 0
         while True:
-            low, high = (exponent(deviate.bin, d) / trial for d in deviate.ends())
-            if uniform.ends()[1] <= low:
-                return True
-            if uniform.ends()[0] >= high:
-                return False
-            uniform.refine(self._bits(DIGIT_BITS))
-            deviate.refine(self._bits(DIGIT_BITS))
+            least, most = bins.density_bounds(box, point)
+            low, high = (rectangle + area * end for end in level.ends())
+            if high <= least:
+                return int(bins.rounded(box, place))
+            if low >= most:
+                return None
+            point.refine(self._bits(DIGIT_BITS))
+            level.refine(self._bits(DIGIT_BITS))
 
-    def _rounded(self, deviate: _Deviate, stddev: Fraction) -> int:
-        top, bottom = 2 * stddev.numerator, 2 * stddev.denominator
-        while True:
-            # The deviate lies between units / scale and (units + 1) / scale.
-            units, scale = deviate.in_units()
-            low, high = (
-                (top * end + stddev.denominator * scale) // (bottom * scale)
-                for end in (units, units + 1)
-            )
-            if low == high:
-                return low
-            deviate.refine(self._bits(DIGIT_BITS))
-
-    def bin_beyond(self, word: int) -> int:
-        """Return the bin of a uniform number whose first 64 digits do not decide it."""
-        digits = 64
-        while True:
-            word = (word << digits) | self._bits(digits)
-            digits *= 2
-            sums = cumulative(digits)
-            found = bisect_right(sums, word) - 1
-            if found + 1 < len(sums) and sums[found] + 1 <= word <= sums[found + 1] - 2:
-                return found
-
-    def _words(self, count: int) -> _Words:
+    def _words(self, count: int) -> npt.NDArray[np.uint64]:
         return np.frombuffer(self._source(8 * count), dtype="<u8").astype(np.uint64, copy=False)
 
     def _bits(self, bits: int) -> int:
@@ -204,70 +173,115 @@ def strong_bytes(count: int) -> bytes:
     return ssl.RAND_bytes(count)
 
 
-class _Deviate:
-    """A bin and the known digits of d."""
-
-    def __init__(self, bin_: int, digits: int, bits: int) -> None:
-        self.bin = bin_
-        self._within = PartialUniform(digits, bits)
-        self.refine = self._within.refine
-
-    def ends(self) -> tuple[Fraction, Fraction]:
-        """Return the ends of the interval that contains d."""
-        low, high = self._within.ends()
-        return low / _PER_UNIT, high / _PER_UNIT
-
-    def in_units(self) -> tuple[int, int]:
-        """Return a + d in units, rounded down, and the number of units in 1."""
-        digits, bits = self._within.digits, self._within.bits
-        return self.bin << bits | digits, _PER_UNIT << bits
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-def exponent(bin_: int, d: Fraction) -> Fraction:
-    """Return t, so that a deviate of this bin and d is accepted with probability exp(-t)."""
-    return d * (Fraction(2 * bin_, _PER_UNIT) + d) / 2
+class Bins:
+    """The bins and rectangles of one standard deviation.
+
+    Attributes:
+        count: the number of bins.
+        start: the lower end of the first bin, in standard deviations.
+        width: the width of each bin, in standard deviations.
+        digits: binary digits that select one of the rounded values of a bin.
+        rectangles: the area of each rectangle in slots, (count + 1,). The last one is NaN, so that
+            float64 decides no point beyond all bins.
+        filled: the number of slots in rectangles.
+        first_of_slot: the first rounded value of each slot's bin, (2**SLOT_BITS,).
+        box: the area of each box in slots. A box is as wide as its bin.
+        place_digits: binary digits of a word after those that select its box.
+        end: words from here on select no box.
+        tries: words per deviate above the rectangles, on average.
+    """
+
+    def __init__(self, stddev: Fraction) -> None:
+        exponent = stddev.numerator.bit_length() - stddev.denominator.bit_length()
+        exponent -= stddev < Fraction(2) ** exponent  # now 2**exponent <= stddev < twice that
+        self._bits = exponent - _WIDTH_BITS
+        self.digits = max(self._bits, 0)
+        self.width = Fraction(2) ** self._bits / stddev
+        self._half = math.ceil(_REACH / self.width)
+        self.count = 2 * self._half
+        # Rounded values change at halves: a bin with several values begins at one.
+        self.start = -self._half * self.width
+        if self._bits >= 0:
+            self.start -= Fraction(1, 2) / stddev
+        self.place_digits = 64 - self.count.bit_length()
+        self.end = (self.count << self.place_digits) + (1 << self.place_digits - _BEYOND_BITS)
+
+        self._scale = float(2**SLOT_BITS * self.width) / math.sqrt(2.0 * math.pi)
+        ends = float(self.start) + float(self.width) * np.arange(self.count + 1)
+        low, high = ends[:-1], ends[1:]
+        lowest = self.density(np.maximum(-low, high))
+        highest = self.density(np.maximum(np.maximum(low, -high), 0.0))
+        areas = np.maximum(np.floor(lowest - MARGIN), 0.0)
+        self.rectangles = np.append(areas, np.nan)
+        self.box = float(np.max(highest - areas)) + MARGIN
+        self.filled = int(areas.sum())
+        rest = 2**SLOT_BITS - self.filled
+        self.tries = 2.0 ** (64 - self.place_digits) * self.box / rest
+        firsts = np.append(self.rounded(np.arange(self.count), 0), 0)
+        self.first_of_slot = firsts.repeat(np.append(areas, rest).astype(np.int64))
+
+    def places(self, words: npt.NDArray[np.uint64]) -> FloatArray:
+        """Return the places of the points of these words, in standard deviations, rounded."""
+        unit = float(self.width) * 2.0**-self.place_digits
+        return np.multiply(words, unit, dtype=np.float64) + float(self.start)
+
+    def density(self, places: FloatArray) -> FloatArray:
+        """Return the normal density at these places, in slots per bin, rounded."""
+        density: FloatArray = np.exp(-0.5 * places * places)
+        return density * self._scale
+
+    def density_bounds(self, bin_: int, point: PartialUniform) -> tuple[Fraction, Fraction]:
+        """Return bounds of the density at a point of a bin, in slots per bin."""
+        low, high = (self.start + (bin_ + end) * self.width for end in point.ends())
+        nearest, farthest = max(low, -high, Fraction(0)), max(-low, high)
+        unit, digits = 2**SLOT_BITS * self.width, point.bits // 3 + 3
+        return (
+            unit * normal_density(farthest, digits)[0],
+            unit * normal_density(nearest, digits)[1],
+        )
+
+    def rounded(self, bin_: Any, place: Any) -> Any:
+        """Return the rounded values of points in bins, by the first digits of their places."""
+        index = bin_ - self._half
+        if self._bits >= 0:
+            return (index << self._bits) + (place >> self.place_digits - self._bits)
+        shift = min(-self._bits, 62)  # of narrower bins, all are rounded to 0
+        return (index + (1 << shift - 1)) >> shift
+
+
+bins_of = lru_cache(maxsize=8)(Bins)
+
+
+def normal_density(place: Fraction, digits: int) -> tuple[Fraction, Fraction]:
+    """Return bounds of the standard normal density, within 10**-digits of it on each side."""
+    square = place**2
+    # Decimal operations err by at most 10**(1 - precision) of their result. There are two before
+    # the exponential, which multiplies their error by the exponent, and at most six others.
+    precision = digits + len(str(int(square))) + 3
+    with localcontext(prec=precision, Emin=MIN_EMIN):
+        exponent = Decimal(square.numerator) / (2 * square.denominator)
+        density = Fraction((-exponent).exp() / (2 * pi(precision)).sqrt())
+    return density * (1 - Fraction(1, 10**digits)), density * (1 + Fraction(1, 10**digits))
 
 
 @lru_cache(maxsize=4)
-def cumulative(bits: int) -> tuple[int, ...]:
-    """Return the cumulative probability before each bin, times 2**bits, each within 1.
+def pi(digits: int) -> Decimal:
+    """Return pi within 10**-digits (Machin's formula)."""
+    one = 10 ** (digits + 10)
 
-    Each weight is the previous one times a ratio, and each ratio the previous one times
-    exp(-2**-16), in integers rounded down. After i products the error of a weight is below 2 i^2
-    units; that of the sums and of the mass beyond the last weight is below 2**50 for the 10,000
-    bins of up to 512 digits.
-    """
-    digits = bits + _GUARD
-    one = 1 << digits
-    with localcontext() as context:
-        context.prec = digits // 3 + 20
-        ratio = int(Decimal(-(2.0**-17)).exp() * one)
-        step = int(Decimal(-(2.0**-16)).exp() * one)
-    sums, weight = [0], one
-    while weight:
-        sums.append(sums[-1] + weight)
-        weight = weight * ratio >> digits
-        ratio = ratio * step >> digits
-    return tuple((partial << bits) // sums[-1] for partial in sums)
+    def arctan_of_inverse(number: int) -> int:
+        power, total, odd = one // number, 0, 1
+        while power:
+            total += power // odd if odd % 4 == 1 else -(power // odd)
+            power, odd = power // number**2, odd + 2
+        return total
 
-
-@lru_cache(maxsize=1)
-def cells() -> npt.NDArray[np.uint16]:
-    """Return the bin of all numbers with the same first digits, or `SEVERAL`; (2**_CELL,)."""
-    first = np.arange(2**_CELL, dtype=np.uint64) << np.uint64(64 - _CELL)
-    last = first + np.uint64(2 ** (64 - _CELL) - 1)
-    below = np.searchsorted(thresholds(), first, side="left")
-    upper = np.searchsorted(thresholds(), last, side="right")
-    return np.where(below == upper, upper - 1, SEVERAL).astype(np.uint16)
-
-
-@lru_cache(maxsize=1)
-def thresholds() -> _Words:
-    """Return the first 64 binary digits of the cumulative sums, up to 2**64 - 1.
-
-    A number that is equal to a threshold may be on either side of it. Thresholds below 2**64 - 1
-    are below a = 16.
-    """
-    sums = cumulative(128)
-    first = [value >> 64 for value in sums]
-    return np.array(first[: first.index(2**64 - 1) + 1], dtype=np.uint64)
+    # There are fewer than 2 * digits + 20 terms, each of them within 2.
+    return Decimal(16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239)).scaleb(-digits - 10)

@@ -332,6 +332,7 @@ def releases() -> list[Refused]:
         ),
         refuses(partial(heads, 3), rate=(0.5, [-0.1, 1.1, NAN])),
         refuses(ExactNoise, generator=(None, [7, "os", np.random.PCG64(0)])),
+        refuses(ExactNormals, generator=(None, [7, "os", np.random.PCG64(0)])),
         refuses(lambda stddev: ExactNormals().draw(stddev, 3), stddev=(Fraction(1), no_stddev)),
         refuses(
             clip_rows,

@@ -10,6 +10,7 @@ import itertools
 import math
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from fractions import Fraction
 from types import FrameType
@@ -23,7 +24,7 @@ from accounting.exact.argument_checks import IntArray
 from accounting.release import exact_noise, exact_normals
 from accounting.release.exact_coins import heads
 from accounting.release.exact_noise import ExactNoise
-from accounting.release.exact_normals import LARGEST_STDDEV, ExactNormals
+from accounting.release.exact_normals import LARGEST_STDDEV, SLOT_BITS, Bins, ExactNormals
 
 FALSE_POSITIVES = 1e-6
 
@@ -142,109 +143,212 @@ def test_copy_after_an_interrupted_draw_draws_noise_of_its_own(
 
 
 class Scripted(np.random.Generator):
-    """A generator of given words, each repeated as needed, and then of random bytes."""
+    """A generator of given numbers, and then of random bytes."""
 
-    def __init__(self, words: list[int]) -> None:
+    def __init__(self, *numbers: int) -> None:
         super().__init__(np.random.PCG64(8))
-        self.words = iter(words)
+        self.numbers = list(numbers)
 
     def bytes(self, length: int) -> bytes:
-        word = next(self.words, None)
-        if word is None:
+        if not self.numbers:
             return super().bytes(length)
-        return (word.to_bytes(16 if length == 16 else 8, "little") * length)[:length]
+        return self.numbers.pop(0).to_bytes(length, "little")
+
+
+STDDEVS = [
+    Fraction(1, 10**400),
+    Fraction(3, 10),
+    Fraction(22, 7),
+    *(64 + shift for shift in (-Fraction(1, 10**30), Fraction(0), Fraction(1, 10**30))),
+    Fraction(2) ** 24 - 1,
+    Fraction(10**7, 3),
+    Fraction(LARGEST_STDDEV),
+]
+
+
+def slots_per_bin(bins: Bins, place: Fraction | mpmath.mpf) -> mpmath.mpf:
+    return 2**SLOT_BITS * to_mpf(bins.width) * mpmath.npdf(to_mpf(place))
+
+
+def to_mpf(number: Fraction | mpmath.mpf) -> mpmath.mpf:
+    if isinstance(number, Fraction):
+        return mpmath.mpf(number.numerator) / number.denominator
+    return number
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("trials", "roundings", "count"),
-    [(0.0, 0.0, 400_000), (1.0, 0.0, 5_000), (2.0**-12, 1.0, 5_000), (2.0**-10, 2.0**-20, 20_000)],
-    ids=["arrays", "every trial open", "every rounding open", "some of each"],
+    ("margin", "count"),
+    [(0.0, 4_000_000), (2.0**-2, 200_000), (2.0**10, 200_000)],
+    ids=["arrays", "some one by one", "all one by one"],
 )
-@pytest.mark.parametrize("stddev", [Fraction(3, 10), Fraction(22, 7)])
+@pytest.mark.parametrize("stddev", [Fraction(3, 10), Fraction(22, 7), Fraction(1000, 7)])
 def test_arrays_are_normal_deviates_rounded_to_integers(
-    monkeypatch: pytest.MonkeyPatch, trials: float, roundings: float, count: int, stddev: Fraction
+    monkeypatch: pytest.MonkeyPatch, stddev: Fraction, margin: float, count: int
 ) -> None:
-    # What the first digits leave open is decided by more: here more often than it ever is.
-    monkeypatch.setattr(exact_normals, "OPEN_TRIAL", max(trials, exact_normals.OPEN_TRIAL))
-    monkeypatch.setattr(exact_normals, "OPEN_ROUNDING", max(roundings, exact_normals.OPEN_ROUNDING))
-    if trials:  # no deviate is accepted by the digits of a word alone
-        monkeypatch.setattr(exact_normals, "SURE", 0)
+    exact_normals.bins_of(stddev)  # kept, so the margin changes comparisons alone
+    # Float64 leaves points open that are near the density: here more often than it ever does.
+    monkeypatch.setattr(exact_normals, "MARGIN", max(margin, exact_normals.MARGIN))
     draws = ExactNormals(np.random.default_rng(3)).draw(stddev, count)
     assert draws.dtype == np.int64
     assert normal_pvalue(draws, float(stddev)) > FALSE_POSITIVES
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stddev", [Fraction(2) ** 24, Fraction(LARGEST_STDDEV)])
+@pytest.mark.parametrize("stddev", [Fraction(2) ** 24 - 1, Fraction(LARGEST_STDDEV)])
 def test_deviates_of_many_digits_are_normal_into_the_tails(stddev: Fraction) -> None:
-    count = 300_000
-    scaled = ExactNormals(np.random.default_rng(4)).draw(stddev, count) / float(stddev)
+    count = 4_000_000
+    draws = ExactNormals(np.random.default_rng(4)).draw(stddev, count)
+    scaled = draws / float(stddev)
     assert stats.kstest(scaled, "norm").pvalue > FALSE_POSITIVES
-    beyond = int(np.count_nonzero(np.abs(scaled) > 3.5))
-    assert stats.binomtest(beyond, count, 2.0 * stats.norm.sf(3.5)).pvalue > FALSE_POSITIVES
+    # Four cells for each bin: the rectangles and what is above them add up to the density.
+    assert normal_pvalue(np.floor(scaled * 256 + 0.5).astype(np.int64), 256.0) > FALSE_POSITIVES
+    for reach in (3.5, 4.5):
+        beyond = int(np.count_nonzero(np.abs(scaled) > reach))
+        assert stats.binomtest(beyond, count, 2.0 * stats.norm.sf(reach)).pvalue > FALSE_POSITIVES
+    for shift in (0, int(stddev).bit_length() - 16):
+        digits = np.bincount((draws >> shift) & 255, minlength=256)
+        assert stats.chisquare(digits).pvalue > FALSE_POSITIVES
 
 
-def test_probabilities_of_bins_are_those_of_the_density() -> None:
+@pytest.mark.parametrize("stddev", STDDEVS, ids=float)
+def test_density_is_between_each_rectangle_and_its_box(stddev: Fraction) -> None:
+    bins = Bins(stddev)
+    ends = [bins.start + i * bins.width for i in range(bins.count + 1)]
+    assert ends[0] < -5.99 < 5.99 < ends[-1]
+    with mpmath.workdps(40):
+        for area, low, high in zip(bins.rectangles.tolist(), ends[:-1], ends[1:], strict=False):
+            assert area <= slots_per_bin(bins, max(-low, high))
+            assert slots_per_bin(bins, max(low, -high, Fraction(0))) <= area + Fraction(bins.box)
+        # Beyond the bins, boxes have 2**-16 of this area, and half of it after 16 widths.
+        for halvings in range(20):
+            nearest = min(-ends[0], ends[-1]) + 16 * halvings * bins.width
+            assert slots_per_bin(bins, nearest) <= bins.box * 2.0 ** -(16 + halvings)
+    assert bins.filled == bins.rectangles[:-1].sum() > 0.98 * 2**SLOT_BITS
+
+
+@pytest.mark.parametrize("stddev", STDDEVS, ids=float)
+def test_all_points_of_a_bin_are_rounded_to_its_values(stddev: Fraction) -> None:
+    bins = Bins(stddev)
+    assert np.array_equal(bins.first_of_slot[bins.filled :], np.zeros(2**SLOT_BITS - bins.filled))
+    slots = np.split(bins.first_of_slot[: bins.filled], np.cumsum(bins.rectangles[:-2]).astype(int))
+    for i in range(bins.count):
+        # The ends of parts of equal width, one for each of the values that the digits select.
+        values = np.arange(2**bins.digits) if bins.digits < 6 else np.array([0, 2**bins.digits - 1])
+        assert (slots[i] == bins.rounded(i, 0)).all()
+        for value in values.tolist():
+            low, high = (
+                stddev * (bins.start + (i + Fraction(end, 2**bins.digits)) * bins.width)
+                for end in (value, value + 1)
+            )
+            rounded = bins.rounded(i, value << bins.place_digits - bins.digits)
+            assert rounded == bins.rounded(i, 0) + value
+            assert rounded - Fraction(1, 2) <= low < high <= rounded + Fraction(1, 2)
+
+
+@pytest.mark.parametrize("stddev", STDDEVS, ids=float)
+def test_density_in_float64_errs_by_less_than_the_margin(stddev: Fraction) -> None:
+    bins = Bins(stddev)
+    words = np.random.default_rng(5).integers(bins.end, size=300, dtype=np.uint64)
+    with mpmath.workdps(40):
+        for word, density in zip(words.tolist(), bins.density(bins.places(words)), strict=True):
+            exact = slots_per_bin(
+                bins, bins.start + Fraction(word, 2**bins.place_digits) * bins.width
+            )
+            assert abs(exact - density) < exact_normals.MARGIN / 4
+
+
+@pytest.mark.parametrize("digits", [5, 40, 200])
+@pytest.mark.parametrize("place", [Fraction(0), Fraction(1, 3), Fraction(-6), Fraction(1001, 7)])
+def test_bounds_of_the_density_contain_it_and_are_near(place: Fraction, digits: int) -> None:
+    low, high = exact_normals.normal_density(place, digits)
+    with mpmath.workdps(digits + 30):
+        exact = mpmath.npdf(to_mpf(place))
+        assert to_mpf(low) < exact < to_mpf(high)
+        assert to_mpf(high) - to_mpf(low) <= exact * mpmath.mpf(10) ** -digits * 2.001
+
+
+@pytest.mark.parametrize("bin_", [30, 500, 768, 1000])
+@pytest.mark.parametrize("stddev", [Fraction(22, 7), Fraction(10**7, 3)])
+def test_point_near_the_density_is_decided_by_more_digits(stddev: Fraction, bin_: int) -> None:
+    """The first digits of the point's height are those of the density."""
+    bins, more = Bins(stddev), 2**31
+    place = 2**bins.place_digits // 3
     with mpmath.workdps(60):
-        weights = [mpmath.exp(-(mpmath.mpf(i) ** 2) / 2**17) for i in range(5_000)]
-        whole = mpmath.fsum(weights)
-        for i, partial in enumerate(itertools.accumulate(weights[:2_500], initial=mpmath.mpf(0))):
-            for bits in (128, 160):
-                assert abs(exact_normals.cumulative(bits)[i] - partial / whole * 2**bits) <= 1
-    # So the first 64 of 128 digits are right, unless the others are all zeros or all ones.
-    thresholds = exact_normals.thresholds()
-    low = [value & (2**64 - 1) for value in exact_normals.cumulative(128)[1 : len(thresholds)]]
-    assert all(2 <= value < 2**64 - 2 for value in low)
+        within = Fraction(place << 32 | more, 2 ** (bins.place_digits + 32))
+        exact = bins.start + (bin_ + within) * bins.width
+        share = (slots_per_bin(bins, exact) - int(bins.rectangles[bin_])) / mpmath.mpf(bins.box)
+        border = int(share * 2**96)
+    for height, is_below in ((border - 2**18, True), (border + 2**18, False)):
+        source = Scripted(more, height & 2**32 - 1)
+        value = ExactNormals(source).decide(bins, bin_, place, height >> 32)
+        assert value == (bins.rounded(bin_, place) if is_below else None)
+        assert source.numbers == []
 
 
-@pytest.mark.parametrize("i", [1, 7, 300, 2_000])
-def test_number_on_the_border_of_bins_is_decided_by_more_digits(i: int) -> None:
-    border = exact_normals.cumulative(256)[i]
-    for beyond, expected in ((-(2**100), i - 1), (2**100, i)):
-        number = border + beyond
-        word, rest = number >> 192, number & (2**192 - 1)
-        assert word == int(exact_normals.thresholds()[i])
-        normals = ExactNormals(Scripted([rest >> 128, rest & (2**128 - 1)]))
-        assert normals.bin_beyond(word) == expected
+def test_float64_decides_as_further_digits_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    stddev, draws = Fraction(10**7, 3), []
+    for margin in (exact_normals.MARGIN, 2.0**10):
+        monkeypatch.setattr(exact_normals, "MARGIN", margin)
+        draws.append(ExactNormals(np.random.default_rng(10)).draw(stddev, 200_000))
+    assert np.array_equal(*draws)
 
 
-def test_numbers_beyond_the_last_threshold_reach_later_bins() -> None:
-    normals = ExactNormals(np.random.default_rng(6))
-    bins = [normals.bin_beyond(2**64 - 1) for _ in range(50)]
-    assert min(bins) >= len(exact_normals.thresholds()) - 2
-    assert max(bins) < 16 * 256
-    assert len(set(bins)) > 5
+@pytest.mark.parametrize("is_left", [True, False])
+def test_points_beyond_all_bins_begin_where_bins_end(is_left: bool) -> None:
+    bins = Bins(Fraction(10**7, 3))
+    for halvings, box in itertools.product(range(3), (0, 1, 15)):
+        # One byte for each halving and for the end of them, the box, and the side.
+        source = Scripted(*[255] * halvings, 0, box << 4, 255 * is_left, 0)
+        expected = -1 - 16 * halvings - box if is_left else bins.count + 16 * halvings + box
+        value = ExactNormals(source).decide(bins, bins.count, 0, 0)
+        assert value == bins.rounded(0, 0) + expected * 2**bins.digits
+        assert source.numbers == []
 
 
-def test_first_digits_select_a_bin_that_has_all_their_numbers() -> None:
-    cells, thresholds = exact_normals.cells(), exact_normals.thresholds()
-    first = np.arange(2**16, dtype=np.uint64) << np.uint64(48)
-    last = first | np.uint64(2**48 - 1)
-    low, high = (np.searchsorted(thresholds, ends, side="right") - 1 for ends in (first, last))
-    one = (low == high) & (thresholds[low] != first)
-    assert np.array_equal(cells, np.where(one, low, exact_normals.SEVERAL))
-    assert np.count_nonzero(cells == exact_normals.SEVERAL) < 0.02 * cells.size
+def test_points_beyond_all_bins_are_normal() -> None:
+    normals, bins = ExactNormals(np.random.default_rng(6)), Bins(Fraction(2) ** 30)
+    heights = np.random.default_rng(7).integers(2**64, size=10_000, dtype=np.uint64).tolist()
+    values = [normals.decide(bins, bins.count, 0, height) for height in heights]
+    kept = np.array([value for value in values if value is not None]) / 2.0**30
+    low, high = float(bins.start), float(bins.start + bins.count * bins.width)
+    masses = stats.norm.cdf(low), stats.norm.sf(high)
+    share = sum(masses) * 2**SLOT_BITS / (bins.box * 2.0**-10)
+    assert stats.binomtest(len(kept), len(heights), share).pvalue > FALSE_POSITIVES
+    right = kept[kept > 0]
+    assert stats.binomtest(len(right), len(kept), masses[1] / sum(masses)).pvalue > FALSE_POSITIVES
+    uniform = np.append(
+        stats.norm.sf(right) / masses[1], stats.norm.cdf(kept[kept < 0]) / masses[0]
+    )
+    assert stats.kstest(uniform, "uniform").pvalue > FALSE_POSITIVES
 
 
-def test_acceptance_by_the_first_digits_holds_for_all_later_ones() -> None:
-    for bin_ in (0, 1, 500, 511, 512, 1_023, 1_024, 4_000):
-        least = next(u for u in range(128) if bin_ < u * exact_normals.SURE)
-        assert exact_normals.exponent(bin_, Fraction(1, 256)) <= Fraction(least, 128)
-        # Nor could it be told by one less: then some are below it.
-        assert exact_normals.exponent(bin_, Fraction(1, 256)) > Fraction(least - 1, 128)
+def test_seeded_deviates_do_not_depend_on_the_number_of_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draws = []
+    for cores in (1, 3):
+        monkeypatch.setattr(exact_normals.os, "sched_getaffinity", lambda _, n=cores: range(n))
+        draws.append(ExactNormals(np.random.default_rng(9)).draw(Fraction(2) ** 24, 2**20))
+    assert np.array_equal(*draws)
 
 
-@pytest.mark.parametrize("at", [0, 1, 700])
-def test_a_word_on_the_border_of_two_bins_is_finished_one_by_one(at: int) -> None:
-    border = int(exact_normals.thresholds()[at])
-    normals = ExactNormals(Scripted([border, border << 16 & 2**64 - 1]))
-    asked: list[int] = []
-    beyond = normals.bin_beyond
-    normals.bin_beyond = lambda word: asked.append(word) or beyond(word)
-    assert len(normals.draw(Fraction(2) ** 24, 3)) == 3
-    assert len(asked) >= 3
-    assert set(asked) == {border}
+@pytest.mark.parametrize(("count", "threads"), [(2**15, 0), (2**19 - 1, 0), (2**20 + 7, 3)])
+def test_large_arrays_are_drawn_by_one_thread_per_core(
+    monkeypatch: pytest.MonkeyPatch, count: int, threads: int
+) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+    monkeypatch.setattr(
+        threading.Thread, "start", lambda thread: started.append(thread) or start(thread)
+    )
+    monkeypatch.setattr(exact_normals.os, "sched_getaffinity", lambda _: range(3))
+    stddev = Fraction(2) ** 40
+    draws = ExactNormals().draw(stddev, count)
+    assert min(threads, 2) <= len(started) <= threads
+    assert not any(thread.is_alive() for thread in started)
+    assert len(np.unique(draws)) > 0.999 * count  # no two threads have drawn the same
+    assert stats.kstest(draws / float(stddev), "norm").pvalue > FALSE_POSITIVES
 
 
 def test_bits_are_the_operating_systems_by_default() -> None:
