@@ -1,4 +1,4 @@
-"""Mutations of collections of norms, and of decisions in parts."""
+"""Mutations of collections of norms, and of answers in parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from streams.ledger import charging, collecting, tracked
+from streams.ledger import charging, collecting, ledger, tracked
 from streams.records import Reason
 from tests.simulation.mutations.registry import Patches, mutation, replaced
 
@@ -73,12 +73,30 @@ def too_many_norms_charged() -> Patches:
 
 
 @mutation
-def last_parts_not_published() -> Patches:
-    """The last of several parts of a decision is not published."""
-    real = charging.decided
+def norms_of_other_terms_kept() -> Patches:
+    """A norm that was collected under other terms is charged."""
+    real = ledger.open_run
 
-    def decided(*about: Any) -> Any:
+    def open_run(*about: Any) -> Any:
+        with replaced(collecting.Collected, "drop", lambda *_: None):
+            return real(*about)
+
+    yield replaced(ledger, "open_run", open_run)
+
+
+@mutation
+def terms_changed_after_the_first_step() -> Patches:
+    """A new attempt sets the terms of a run that has been charged."""
+    yield replaced(collecting, "takes_terms", lambda *_, **__: True)
+
+
+@mutation
+def last_parts_not_published() -> Patches:
+    """The last of several parts of an answer is not published."""
+    real = charging.in_parts
+
+    def in_parts(*about: Any) -> Any:
         parts = real(*about)
         return parts[: max(1, len(parts) - 1)]
 
-    yield replaced(charging, "decided", decided)
+    yield replaced(charging, "in_parts", in_parts)
