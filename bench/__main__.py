@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of each measurement of throughput")
     parser.add_argument("--records", type=int, default=1500, help="a round")
     parser.add_argument("--users", type=int, nargs="+", default=[65_536, 1_048_576])
-    parser.add_argument("--dense", type=int, nargs="+", default=[4_096, 65_536, 1_048_576])
+    parser.add_argument("--dense", type=int, nargs="+", default=[4_096, 65_536, 900_000])
     parser.add_argument("--steps", type=int, default=2000, help="of each measurement of latency")
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4, 16], help="for latency")
     parser.add_argument("--members", type=int, nargs="+", default=[1_000, 1_000_000, 10_000_000])
