@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streams.records import MAX_ROSTERS
+from streams.records import MAX_REQUEST_BYTES, MAX_ROSTERS
 from streams.sdk.run import Run
 from tests.audit.bad_input import BAD_INPUT, PARTITIONS, as_msgpack
 from tests.audit.bad_input import ChargedRun as Records
-from tests.integration.service import Service
+from tests.integration.service import Service, ServiceFactory
 
 CASES = {case.reason: case for case in BAD_INPUT.values()}
 """One case of each reason."""
@@ -46,6 +46,15 @@ class ChargedRun:
         audit = self.service.audit()  # which compares the original bytes too
         assert audit.rejects[0, offset][0] == reason
         assert self.service.state(self.dataset) == before
+
+
+@pytest.fixture(scope="module")
+def shared(start_service: ServiceFactory) -> Iterator[Service]:
+    """Start a service whose log takes requests of 8 MiB. What it publishes is smaller."""
+    with start_service() as service:
+        service.client.create_dataset("first", measure="zcdp", budget=1.0)  # when there are topics
+        service.alter("norms", max_message_bytes=str(MAX_REQUEST_BYTES + 65_536))
+        yield service
 
 
 @pytest.fixture
