@@ -33,7 +33,7 @@ def read_spent(client: redis.Redis, partition: int, dataset: str, prefix: str = 
     reading = client.pipeline(transaction=True)  # all keys as of one moment
     reading.hgetall(key + "meta").hgetall(key + "pages").lrange(key + "changes", 0, -1)
     meta, pages, changes = reading.execute()
-    assert meta[b"layout"] == b"5", "another release wrote this state"
+    assert meta[b"layout"] == b"6", "another release wrote this state"
     names, users, spent, delta = [name.decode() for name in pages], {}, {}, b""
 
     def enrol(ids, first):

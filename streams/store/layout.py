@@ -36,7 +36,7 @@ import msgspec
 
 from streams.records.digests import HashChain, genesis
 
-LAYOUT = 5
+LAYOUT = 6
 """The version of this layout, of its contents and of the rules that led to them: a release that
 decides or publishes anything differently raises it. A worker reads no other version, so it never
 decides the records of another release again."""

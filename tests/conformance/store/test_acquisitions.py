@@ -23,7 +23,7 @@ async def test_first_acquisition_begins_at_the_genesis(bench):
 async def test_what_an_acquisition_of_nothing_writes_has_the_layout(bench):
     await bench.store.acquire(P, "a", TOPIC, PARTITIONS)
     assert bench.hand.read(P).meta == {
-        "layout": "5",
+        "layout": "6",
         "topic": "746f706963206f662031362062797465",
         "partitions": "4",
         "owner": "a",
@@ -38,7 +38,7 @@ async def test_what_an_acquisition_of_nothing_writes_has_the_layout(bench):
         "pages": "0",
         "digest": "0" * 32,
         "outbox": "0",
-        "meta_digest": "406cd8d82490ae1e7160861a9958ce62",
+        "meta_digest": "06fbe89a043357e093df66b4ac7fe8d8",
     }
 
 
