@@ -79,12 +79,12 @@ SETUP, TRAINING = WHOLE.split("\nwith Turnstile", 1)
 def correlated_noise(data: list[tuple[list[float], float]]) -> Iterator[Fact]:
     """Train as the example does, on other users; some cohorts have none."""
     names: dict[str, Any] = {}
-    exec(SETUP.replace("= 4, 60,", "= 4, 20,"), names)
+    exec(SETUP.replace("PASSES, RATE = 10, 6,", "PASSES, RATE = 10, 2,"), names)
     features, targets = map(np.array, zip(*data, strict=True))
     names |= {"users": np.arange(len(data)), "features": features, "targets": targets}
     exec(f"with Turnstile{TRAINING}", names)
-    yield Fact("steps", (names["run"].step, names["STEPS"], len(names["correlated"])))
-    yield Fact("noise", [price.noise_stddev for price in names["PRICES"]])
+    yield Fact("steps", names["run"].step)
+    yield Fact("noise", names["steps"].noise_multiplier)
     yield Fact("model", Noisy(names["model"]))
 
 
