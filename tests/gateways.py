@@ -38,7 +38,9 @@ def gateway_to(
             return read_datasets(config or Config())
         found = connection.ledgers[0].summary().datasets
         return {
-            name: DatasetStatus(one.policy, closed=one.closed, holder=one.holder)
+            name: DatasetStatus(
+                one.policy, closed=one.closed, holder=one.holder, worst_case=one.worst_case
+            )
             for name, one in found.items()
         }
 

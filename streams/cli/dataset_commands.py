@@ -275,6 +275,7 @@ def _dataset(dataset: DatasetStatus, delta: float | None) -> dict[str, Any]:
         "users": dataset.users,
         "exhausted": dataset.exhausted,
         "closed": dataset.closed,
+        "worst_case_left": dataset.worst_case_left,
         "holder": dataset.holder and asdict(dataset.holder),
         "allow": _allow(dataset.allow),
         "allow_agrees": dataset.allow_agrees,

@@ -184,7 +184,11 @@ def show_budget(call: GatewayCall) -> BudgetList:
         names += [parent for parent in policy.parents or () if parent not in names]
     return BudgetList(
         budgets=[
-            Budget(policy=dataset_of(found.policy, closed=found.closed), holder=found.holder)
+            Budget(
+                policy=dataset_of(found.policy, closed=found.closed),
+                worst_case_left=found.worst_case_left,
+                holder=found.holder,
+            )
             for found in map(datasets.__getitem__, names)
         ]
     )

@@ -181,6 +181,10 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: Dataset
     """The dataset with this budget, and its policy."""
+    worst_case_left: list[float]
+    """The rest of the budget of a user who took part in every step at its ``clip_norm``, rounded
+    down: one number for each order, or one. Every user who was not erased has at least this. 0
+    after a step without ``clip_norm``, whose norms have no public bound."""
     holder: Holder | None
     """The open run that holds the budget: no other run may charge it. Null: no run does, or the
     policy has ``assume_independent_timing``, or the dataset is nested and its parent is held."""

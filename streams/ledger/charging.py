@@ -99,6 +99,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     outcome = budgets.charge(users, norms, mechanism, sought, charge.reserve or 0.0, too_soon)
     for changes in outcome.changes:
         state.note(changes)
+    state.worst_cases.add_charge(budgets, mechanism, charge.clip_norm)
     admitted = outcome.admitted
     if separation is not UNSET:
         taking_part = slots[admitted & takes_part]
@@ -218,6 +219,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
     outcome, noted, changes = members.step(tables, rows, levels)
     if asked != terms:
         state.rosters[address] = asked
+    state.worst_cases.add_roster_step(budgets, members)
     for each in noted:
         state.note_members(address, each)
     for changed in changes:

@@ -71,6 +71,7 @@ class DatasetSummary(msgspec.Struct, frozen=True):
     closed: bool = False
     allow: list[Allowed] | None = None  # the access list in force; None: the dataset is open
     holder: Holder | None = None  # the run that holds the budget, if one does
+    worst_case: list[int] | None = None  # the units that are spent in the worst case, by order
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -210,6 +211,7 @@ class Ledger:
                 (name,) in state.closed,
                 state.authorization.allowed(name),
                 state.holds.get((name,)),
+                state.worst_cases.of(accounts.policy),
             )
             for name, accounts in state.datasets.items()
         }

@@ -34,6 +34,7 @@ from streams.ledger.roster_members import MemberDelta, Rosters
 from streams.ledger.run_states import Runs
 from streams.ledger.separation import Participants, Separations
 from streams.ledger.tracked import Address, Tracked
+from streams.ledger.worst_case import WorstCases
 from streams.records import CollectTerms, Holder, encode
 
 AnyTracked = TypeVar("AnyTracked", bound=Tracked[Any])
@@ -105,6 +106,7 @@ class State:
         collecting: (dataset, run) -> the terms under which a run collects norms, if it does.
         collected: (dataset, run, step, number) -> norms that were collected.
         holds: (outermost dataset,) -> the run that holds its budget, if one does.
+        worst_cases: (dataset,) -> the spending in the worst case.
         closed: (dataset,) -> the offset from which on it is closed, if it is.
         erasure: the keys that hashes of erased users were made with.
         erased: (dataset, slot) -> the keyed hash of an erased user.
@@ -137,6 +139,7 @@ class State:
         self.collecting: Tracked[CollectTerms] = self.keep(Tracked("collecting", CollectTerms))
         self.collected = self.keep(Collected())
         self.holds: Tracked[Holder] = self.keep(Tracked("hold", Holder))
+        self.worst_cases = self.keep(WorstCases())
         self.closed: Tracked[int] = self.keep(Tracked("closed", int))
         self.keep(self.erasure)
         self.keep(self.erased)

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from streams.config import Config, Unavailable
 from streams.kafka.results import TopicsSeen
 from streams.kafka.topics import NORMS, Topics
+from streams.operations.guarantees import Amounts
 from streams.records import AccessList, Holder, Policy
 from streams.sdk.budget_file import BudgetFile
 from streams.store.layout import chain_fields, fields_of_nothing, with_meta_digest
@@ -110,6 +113,13 @@ class DatasetStatus:
     allow: AccessList | None = None  # in force in the first partition; None: the dataset is open
     allow_agrees: bool = True  # whether it is in force in all partitions
     holder: Holder | None = None  # the run that holds the budget, if one does
+    worst_case: list[int] | None = None  # the units spent in the worst case, in any partition
+
+    @property
+    def worst_case_left(self) -> list[float]:
+        """Return what is left of the budget in the worst case, rounded down: by order, or one."""
+        spent = self.worst_case or [0] * len(self.policy.budget)
+        return Amounts(self.policy).left(np.array(spent, dtype=np.int64), None)
 
     @property
     def state(self) -> str:
@@ -195,6 +205,8 @@ def datasets_of(glances: Iterable[Glance]) -> dict[str, DatasetStatus]:
             dataset.exhausted += found.exhausted
             dataset.closed |= found.closed
             dataset.holder = dataset.holder or found.holder
+            worst = found.worst_case or []
+            dataset.worst_case = list(map(max, dataset.worst_case or worst, worst))
     return datasets
 
 

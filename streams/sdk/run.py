@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -313,7 +314,8 @@ class Run:
             if self._attempt.state is StepState.PUBLISHED:
                 raise self._attempt.still_published()
             if self._attempt.state is StepState.HANDED_BACK:
-                charge = self._empty_charge("gaussian", 1.0, None)
+                # No user is charged, so the smallest bound holds.
+                charge = self._empty_charge("gaussian", 1.0, sys.float_info.min)
                 parts = lay_out(UserIds([]), self.policy).parts(charge, np.empty(0))
                 for partition in self._attempt.handed_back:
                     del parts[partition]

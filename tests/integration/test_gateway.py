@@ -17,7 +17,9 @@ import pytest
 
 from streams.failures import Exit
 from streams.local.server_process import free_ports
+from tests.integration.command import turnstile
 from tests.integration.service import Service
+from tests.keys import private_key, public
 from tests.unit.gateway.asking import OTHER_STEP, STEP, ask, create
 from tests.waiting import HANGS_AFTER
 
@@ -128,3 +130,41 @@ def test_dataset_is_shown_and_shared(shared: Service, url: str, name: str) -> No
     assert ask(url, "GET", f"/v1/datasets/{name}").body == made
     share = {"name": f"{name}-part", "share_of": name, "share": 0.5}
     assert ask(url, "POST", "/v1/datasets", share).body["budget"] == [0.5]
+
+
+def test_budgets_balances_and_decisions_are_read_from_the_service(
+    shared: Service, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNSTILE_CURATOR_KEYS", public("carol"))
+    with served(shared) as url:
+        path, step = opened(url, name), {**STEP, "clip_norm": 1.0}
+        decided = ask(url, "POST", f"{path}/steps/0", step).body
+        shared.settle()
+        listed = ask(url, "GET", "/v1/datasets").body["datasets"]
+        (budget,) = ask(url, "GET", f"/v1/datasets/{name}/budget").body["budgets"]
+        asked, balances = {"users": [1, 2, 3]}, f"/v1/datasets/{name}/balances"
+        refused = ask(url, "POST", balances, asked, key=private_key("alice"))
+        found = ask(url, "POST", balances, asked, key=private_key("carol")).body["balances"]
+    assert name in [one["dataset"] for one in listed]
+    assert budget["worst_case_left"] == [1.0 - SPENT[0]]
+    assert budget["holder"] == {"dataset": name, "run": "r"}
+    assert (refused.status, refused.body["reason"]) == (403, "not-curator")
+    assert {one["user"]: one["spent"] for one in found} == {
+        user: [amount] for user, amount in enumerate(SPENT, start=1)
+    }
+    environment = {
+        "TURNSTILE_KAFKA": shared.kafka,
+        "TURNSTILE_REDIS": shared.redis,
+        "TURNSTILE_PREFIX": shared.prefix,
+    }
+    rows = {}
+    for decision in decided["decision_ids"]:
+        done = turnstile("explain", "--decision", decision, "--json", environment=environment)
+        assert done.code == Exit.OK, done.said
+        rows |= {line["user"]: (line["granted"], line["decision"]) for line in done.lines}
+    assert rows.keys() == {1, 2, 3}
+    for one in found:
+        granted, decision = rows[one["user"]]
+        assert granted == decided["granted"][one["user"] - 1]
+        partition, offset = map(int, decision.split("/")[1:])
+        assert (partition, offset + 1) == (one["partition"], one["offset"])

@@ -152,7 +152,7 @@ def test_budget_shows_the_policies_and_the_run_that_holds_each(
     opened(gateway)
     shown = budget(gateway, "d")
     assert list(shown) == ["d", "outer"]
-    assert shown["d"] == {"policy": policy, "holder": None}
+    assert shown["d"] == {"policy": policy, "worst_case_left": [1.0], "holder": None}
     assert shown["outer"]["holder"] == {"dataset": "d", "run": "r"}
     assert budget(gateway, "outer")["outer"] == shown["outer"]
     service.turnstile.close_run("d", "r")
@@ -165,12 +165,17 @@ def test_public_part_of_a_budget_does_not_depend_on_the_norms_of_users(
     service: Partitions, gateway: Gateway
 ) -> None:
     path = opened_in(gateway, "d")
-    ask(gateway, "POST", f"{path}/steps/0", STEP)
+    step = {**STEP, "clip_norm": 2.0}
+    assert ask(gateway, "POST", f"{path}/steps/0", step).status == 200
     other = Partitions()
     with gateway_to(other) as beside:
-        ask(beside, "POST", f"{opened_in(beside, 'd')}/steps/0", {**STEP, "norms": [9.0, 0, 0]})
+        beside_path = opened_in(beside, "d")
+        ask(beside, "POST", f"{beside_path}/steps/0", {**step, "users": [9], "norms": [0.0]})
         assert budget(beside, "d") == budget(gateway, "d")
     assert service.spent() != other.spent()
+    assert budget(gateway, "d")["d"]["worst_case_left"] == [1.0 - 4 / 32]
+    ask(gateway, "POST", f"{path}/steps/1", STEP)
+    assert budget(gateway, "d")["d"]["worst_case_left"] == [0.0]
 
 
 def opened_in(gateway: Gateway, name: str) -> str:
