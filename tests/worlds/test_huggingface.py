@@ -25,7 +25,7 @@ from tests.worlds.neighbours import (
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-huggingface")
 transformers = pytest.importorskip("transformers", reason="make test-huggingface")
 pytest.importorskip("opacus", reason="Opacus is not installed: make test-huggingface")
-pytest.importorskip("peft", reason="PEFT is not installed: make test-huggingface")
+peft = pytest.importorskip("peft", reason="PEFT is not installed: make test-huggingface")
 from streams.trainers import PrivacyEngine  # noqa: E402
 from streams.trainers.huggingface import HuggingFaceTrainer  # noqa: E402
 from tests.unit.trainers.finetuning import network  # noqa: E402
@@ -140,7 +140,7 @@ class Texts(Reviews):
         return {name: None if name == one.empty else value for name, value in row.items()}
 
 
-def one_step_of_a_text_model(data: list[Review]) -> Iterator[Fact]:
+def one_step_of_a_text_model(data: list[Review], *, adapts: bool = False) -> Iterator[Fact]:
     """Take one step with all users, of a model whose own loss is a mean over tokens."""
     torch.manual_seed(SEED)
     config = transformers.GPT2Config(
@@ -148,6 +148,10 @@ def one_step_of_a_text_model(data: list[Review]) -> Iterator[Fact]:
         embd_pdrop=0.0, attn_pdrop=0.0,
     )  # fmt: skip
     model = transformers.GPT2LMHeadModel(config)
+    if adapts:
+        model = peft.get_peft_model(
+            model, peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["mlp.c_fc"])
+        )
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     population, clip_norm = 24, 4.0  # longer than the usual gradient
     settings = {"population": population, "sampling_rate": 1.0}
@@ -168,7 +172,7 @@ def one_step_of_a_text_model(data: list[Review]) -> Iterator[Fact]:
                 output_dir="out",
                 max_steps=1,
                 max_grad_norm=clip_norm,
-                per_device_train_batch_size=128,
+                per_device_train_batch_size=16 if adapts else 128,
                 save_strategy="no",
                 report_to=[],
                 disable_tqdm=True,
@@ -184,11 +188,12 @@ def one_step_of_a_text_model(data: list[Review]) -> Iterator[Fact]:
 WRITERS = [one._replace(label=2 + one.user % 5) for one in OTHERS]
 
 
+@pytest.mark.parametrize("adapts", [False, True])
 @pytest.mark.parametrize("length", [1, 2])
-def test_one_user_of_a_text_model_moves_no_other(length: int) -> None:
+def test_one_user_of_a_text_model_moves_no_other(length: int, adapts: bool) -> None:
     """Some users have more tokens than others, and only those of the user may count for it."""
     user = [Review(USER, (5, 6, 7, 8, 9, 10), length)] * 60
-    check_neighbours(one_step_of_a_text_model, WRITERS, user)
+    check_neighbours(partial(one_step_of_a_text_model, adapts=adapts), WRITERS, user)
 
 
 @pytest.mark.parametrize("empty", ["attention_mask", "position_ids", "labels", "input_ids"])
