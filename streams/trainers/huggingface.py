@@ -332,9 +332,15 @@ class HuggingFaceTrainer(Trainer):
                 "this trainer runs on one process and one device: use PrivacyEngine with a loop of "
                 "your own for several"
             )
-        for name in ("auto_find_batch_size", "fp16", "group_by_length"):
+        for name in ("auto_find_batch_size", "fp16", "group_by_length", "use_liger_kernel"):
             if getattr(args, name, False):
                 raise InvalidRequest(f"{name} is True; a private training needs {name}=False")
+        again = args.gradient_checkpointing_kwargs or {}
+        if args.gradient_checkpointing and not again.get("use_reentrant"):
+            raise InvalidRequest(
+                "gradient_checkpointing computes layers again where gradients by example are not "
+                "found: give gradient_checkpointing_kwargs={'use_reentrant': True}, too"
+            )
         if args.include_num_input_tokens_seen not in (False, "no"):
             raise InvalidRequest("include_num_input_tokens_seen counts private data: leave it out")
 

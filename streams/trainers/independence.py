@@ -100,7 +100,13 @@ def check_independence(
     try:
         compare(is_double=True)
     except (RuntimeError, TypeError):  # a model that does not compute in float64
-        compare(is_double=False)
+        try:
+            compare(is_double=False)
+        except (RuntimeError, TypeError) as error:
+            raise InvalidRequest(
+                f"gradients of the examples cannot be computed: {error}. Opacus may not have a "
+                "layer of this model, or adapters of this kind"
+            ) from error
 
 
 def _compare(
@@ -125,10 +131,10 @@ def _compare(
         versions = {name: parameter._version for name, parameter in named.items()}
         with _Changed(len(rows), divisor):
             loss = loss_of(rows)
-            if not loss.requires_grad:
+            if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
                 raise InvalidRequest(
-                    "the loss depends on no trained parameter: the model may have its adapters "
-                    "disabled, or compute without gradients"
+                    "the loss is no tensor that depends on a trained parameter: the model may have "
+                    "its adapters disabled, or compute without gradients"
                 )
             loss.backward()
         _refuse(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from streams import InvalidRequest, Turnstile
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-huggingface")
 peft = pytest.importorskip("peft", reason="PEFT is not installed: make test-huggingface")
 pytest.importorskip("opacus", reason="Opacus is not installed: make test-huggingface")
-pytest.importorskip("transformers", reason="make test-huggingface")
+transformers = pytest.importorskip("transformers", reason="make test-huggingface")
 from streams.trainers import PrivacyEngine  # noqa: E402
+from streams.trainers.huggingface import HuggingFaceTrainer  # noqa: E402
 from tests.readme import blocks, example, page  # noqa: E402
 from tests.unit.trainers.finetuning import TEXTS, TRAININGS  # noqa: E402
 from tests.unit.trainers.rosters import FilterService  # noqa: E402
@@ -129,6 +131,66 @@ def test_the_loss_of_the_page_is_the_mean_of_its_examples() -> None:
     rows.append({**rows[0], "labels": [-100] * 6})
     batch = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
     assert float(names["loss_of"](module, batch)) == pytest.approx(sum(own) / 7, rel=1e-5)
+
+
+def trainer_of(service: Turnstile, folder: Path, **changes: Any) -> Any:
+    """Return a trainer of two steps, whose noise comes from a seed."""
+    what = TRAININGS["texts"]
+    given = {"model": TEXTS.network(0), **changes}
+    return HuggingFaceTrainer(
+        engine=PrivacyEngine(service, dataset="texts", run="a"),
+        train_dataset=what.data,
+        examples=what.examples,
+        users=what.users,
+        target_epsilon=8.0,
+        target_delta=1e-5,
+        settings={"population": 40, "not_private_generator": np.random.default_rng(7)},
+        args=transformers.TrainingArguments(
+            output_dir=str(folder),
+            max_steps=2,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+            **given.pop("args", {}),
+        ),
+        **given,
+    )
+
+
+def test_checkpointed_layers_have_the_same_gradients(tmp_path: Path) -> None:
+    moved = []
+    for how in ({}, {"gradient_checkpointing_kwargs": {"use_reentrant": True}}):
+        args = {"gradient_checkpointing": bool(how), **how}
+        with Turnstile.in_memory(partitions=1) as service:
+            trainer = trainer_of(service, tmp_path, args=args)
+            trainer.train()
+            moved.append([one.detach().clone() for one in trainer.model.parameters()])
+    assert all(map(torch.equal, *moved))
+
+
+def adapted(kind: str, **settings: Any) -> Any:
+    adapter = getattr(peft, kind)(task_type="CAUSAL_LM", **settings)
+    return peft.get_peft_model(TEXTS.network(0).unload(), adapter)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        lambda: {"args": {"gradient_checkpointing": True}},
+        lambda: {"compute_loss_func": lambda *_, **__: None},
+        lambda: {"model": adapted("LoraConfig", target_modules=["q_proj"], use_dora=True)},
+        lambda: {"model": adapted("LoraConfig", target_modules=["embed_tokens"])},
+        lambda: {"model": adapted("IA3Config")},
+        lambda: {"model": adapted("PromptTuningConfig", num_virtual_tokens=2)},
+    ],
+    ids=["checkpointed layers", "no loss", "DoRA", "embedding", "IA3", "prompt"],
+)
+def test_trainings_without_gradients_by_example_are_refused(
+    tmp_path: Path, changes: Callable[[], dict[str, Any]]
+) -> None:
+    with Turnstile.in_memory(partitions=1) as service, pytest.raises(InvalidRequest):
+        trainer_of(service, tmp_path, **changes())
 
 
 @pytest.mark.slow
