@@ -469,7 +469,8 @@ class Connection(ABC):
                 raise InvalidRequest(
                     f"the request to partition {partition} takes {len(request)} bytes; it must be "
                     f"at most {self.largest_request}. Charge fewer users per step, enrol them in a "
-                    "roster, collect their norms, or use more partitions for a new service"
+                    "roster, collect their norms, or set fewer levels of a roster between two "
+                    "steps. A new service can have more partitions"
                 )
         return requests
 

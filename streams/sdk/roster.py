@@ -140,7 +140,9 @@ class Roster:
             timeout: seconds to wait; the Turnstile's own by default.
 
         Raises:
-            InvalidRequest: the arguments cannot be charged; nothing was published.
+            InvalidRequest: the arguments cannot be charged, or more levels are set in a partition
+                than a record has: over Kafka 1,000,000 bytes, of one byte for all users or five
+                for each level that changes. Nothing was published.
             DecisionTimeout: call again with the same arguments.
             StepContentChanged: the step that was handed back had another mechanism; nothing was
                 charged.
@@ -528,25 +530,16 @@ def _next(empty: Enrol, users: UserIds) -> Enrol:
     return request
 
 
-def check_steps_fit(connection: Connection, layout: Layout, cost_table: int) -> None:
-    """Check that a step of a roster fits into a request, even if it sets the levels of all members.
-
-    Args:
-        connection: to the service.
-        layout: the users by partition.
-        cost_table: the size of the cost table in bytes.
+def check_cost_table(connection: Connection, size: int) -> None:
+    """Check that a cost table of so many bytes fits into a request.
 
     Raises:
         InvalidRequest: it does not.
     """
-    members = max(map(len, layout.positions))
-    size = members + cost_table + _OTHER_BYTES
-    if size > connection.largest_request:
+    if size + _OTHER_BYTES > connection.largest_request:
         raise InvalidRequest(
-            f"a step could take {size} bytes, and a request has at most "
-            f"{connection.largest_request}: a level for each of {members} users of a partition, "
-            f"and a cost table of {cost_table} bytes. Use more partitions, fewer levels or fewer "
-            "Rényi orders"
+            f"the cost table of a step would take {size} bytes, and a request has at most "
+            f"{connection.largest_request}: use fewer levels or fewer Rényi orders"
         )
 
 

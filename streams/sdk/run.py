@@ -37,7 +37,7 @@ from streams.sdk.decisions import (
     StepDecision,
 )
 from streams.sdk.errors import InvalidRequest, invalid_requests
-from streams.sdk.roster import Roster, check_steps_fit, enrol
+from streams.sdk.roster import Roster, check_cost_table, enrol
 from streams.sdk.step_layout import LastLayout, collected_by, lay_out
 
 
@@ -269,8 +269,8 @@ class Run:
             timeout: seconds to wait for each round of answers.
 
         Raises:
-            InvalidRequest: the roster has other users, the arguments are invalid, a step could be
-                too large for a record of Kafka, or the run collects norms or has a
+            InvalidRequest: the roster has other users, the arguments are invalid, the cost table
+                of a step would be too large for a record, or the run collects norms or has a
                 ``min_separation``, which rosters do not support.
             DecisionTimeout: call again.
             Fenced, RequestRejected: as ``charge``.
@@ -295,7 +295,7 @@ class Run:
                 check_roster(blank, self.min_separation or UNSET)
             layout = self._layouts.of(users)
             columns = sum(len(policy.orders) or 1 for policy in self._policies)
-            check_steps_fit(self._connection, layout, 8 * columns * (count + 1))
+            check_cost_table(self._connection, 8 * columns * (count + 1))
             enrolled = enrol(self._connection, blank, layout, deadline)
             return Roster(self._attempt, layout, self._policies, limit, count, enrolled)
 

@@ -56,37 +56,54 @@ def test_long_ids_are_enrolled_in_several_requests(service: Partitions, signs: b
     assert MAX_RECORD_BYTES / 3 < largest(service) <= MAX_RECORD_BYTES
 
 
-@pytest.mark.parametrize(
-    ("members", "orders", "levels"), [(997_000, 1, 100), (100_000, 256, 255), (600_000, 256, 190)]
-)
-def test_a_roster_whose_steps_could_be_too_large_is_not_enrolled(
-    service: Partitions, members: int, orders: int, levels: int
+@pytest.mark.parametrize(("levels", "fits"), [(242, True), (243, False)])
+def test_a_cost_table_that_is_too_large_is_known_before_anybody_is_enrolled(
+    service: Partitions, levels: int, fits: bool
 ) -> None:
-    at = [2.0 + order for order in range(orders)]
-    policy: Any = {"measure": "renyi", "orders": at, "budget": [1.0] * orders}
+    """Two budgets of 256 orders each."""
+    policy: Any = {
+        "measure": "renyi",
+        "orders": [2.0 + order for order in range(256)],
+        "budget": [1.0] * 256,
+    }
     service.create(**policy)
     service.create("nested", **policy, parents=["d"])
-    run, nested = service.open(), service.open(dataset="nested", take_over=True)
+    run = service.open(dataset="nested")
     sent = len(service.logs[0])
-    with pytest.raises(InvalidRequest, match=r"could take \d+ bytes"):
-        nested.enrol(np.arange(members), clip_norm=1.0, levels=levels)
-    assert len(service.logs[0]) == sent
-    run.close()
+    if not fits:
+        with pytest.raises(InvalidRequest, match="cost table"):
+            run.enrol([1], clip_norm=1.0, levels=levels)
+        assert len(service.logs[0]) == sent
+        return
+    roster = run.enrol([1], clip_norm=1.0, levels=levels)
+    assert roster.charge(noise_stddev=40.0, norms=[0.5]).admitted.all()
+    assert MAX_RECORD_BYTES - 4_500 < largest(service) <= MAX_RECORD_BYTES
 
 
-def test_every_step_of_the_largest_roster_fits(service: Partitions) -> None:
+def test_a_step_sets_as_many_levels_as_a_record_has(service: Partitions) -> None:
     service.create(on_exhaustion="clip", budget=0.05)
+    members = 1_100_000
+    roster = service.open().enrol(np.arange(members), clip_norm=1.0)
+    assert roster.charge(noise_stddev=4.0).admitted.all()
+    sent = len(service.logs[0])
+    with pytest.raises(InvalidRequest, match="fewer levels"):
+        roster.charge(noise_stddev=1.0, norms=np.full(members, 0.5))
+    assert len(service.logs[0]) == sent
+    some = np.arange(0, members, 6)  # five bytes for each
+    roster.set_norms(np.full(len(some), 0.01), some)
+    second = roster.charge(noise_stddev=1.0)
+    assert (second.clip_norms[some] == 0.01).all()
+    assert 0.01 < second.clip_norms[1] < 1.0
+    assert MAX_RECORD_BYTES / 2 < len(service.logs[0][-1]) <= MAX_RECORD_BYTES
+
+
+def test_all_levels_of_a_roster_fit_into_one_step(service: Partitions) -> None:
+    service.create(budget=0.05)
     members = MAX_RECORD_BYTES - 2_000 - 8 * 101
-    run = service.open()
-    with pytest.raises(InvalidRequest):
-        run.enrol(np.arange(members + 1), clip_norm=1.0)
-    roster = run.enrol(np.arange(members), clip_norm=1.0)
-    some = np.where(np.arange(members) % 2, 0.01, 1.0)
-    first = roster.charge(noise_stddev=4.0, norms=some)
-    assert first.admitted.all()
+    roster = service.open().enrol(np.arange(members), clip_norm=1.0)
+    norms = np.where(np.arange(members) % 2, 0.01, 1.0)
+    assert roster.charge(noise_stddev=4.0, norms=norms).admitted.all()
     assert MAX_RECORD_BYTES - 2_000 < largest(service) <= MAX_RECORD_BYTES
-    second = roster.charge(noise_stddev=1.0, norms=np.ones(members))
-    assert 0 < second.clip_norms.min() < second.clip_norms.max() <= 1.0
 
 
 @pytest.mark.parametrize("missing", [0, 1, -1])
