@@ -21,7 +21,7 @@ JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 beside_types = @said=$$(mktemp); $(MAKE) --no-print-directory types > $$said 2>&1 & types=$$!; \
 	$(1); tests=$$?; wait $$types; wrong=$$?; cat $$said; rm -f $$said; exit $$((tests | wrong))
 
-.PHONY: help demo check test nightly debian test-torch test-huggingface lint style types docs examples reference lock audit dist pin image simulate chaos fuzz bench \
+.PHONY: help demo check test nightly debian test-torch test-huggingface test-adapters lint style types docs examples reference lock audit dist pin image simulate chaos fuzz bench \
 	bench-torch gains papers theorems clean
 
 help:                             ## what there is
@@ -60,6 +60,11 @@ test-torch: $(VENV)/installed     ## trainers with PyTorch and Opacus: they take
 test-huggingface: $(VENV)/installed ## the same with transformers and PEFT
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,huggingface]' peft
 	$(PYTEST) tests/unit/trainers tests/worlds $(ARGS)
+
+test-adapters:                    ## the ledger of a data set with OpenDP, Opacus and Flower, in an environment of its own
+	@test -d out/adapters || $(PYTHON) -m venv out/adapters
+	out/adapters/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' opacus opendp 'flwr[dp]'
+	out/adapters/bin/python -m pytest -n0 -rs tests/unit/test_dataset_ledger.py $(ARGS)
 
 lint: style types                 ## ruff, mypy, import rules
 

@@ -17,6 +17,7 @@ BLOCKS = {
     "budgets/file": "tests/unit/sdk",
     "budgets/following": "tests/integration, tests/unit/sdk",
     "budgets/norm-events": "tests/integration",
+    "budgets/whole-data-set": "tests/unit/sdk, tests/unit",
     "dp-ftrl": "tests/unit/sdk",
     "gateway": "tests/unit/gateway",
     "get-started/service": "tests/integration",
