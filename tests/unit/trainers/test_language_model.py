@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from accounting import steps_noise_multiplier
 from streams import InvalidRequest, Turnstile
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-huggingface")
@@ -133,12 +134,12 @@ def test_the_loss_of_the_page_is_the_mean_of_its_examples() -> None:
     assert float(names["loss_of"](module, batch)) == pytest.approx(sum(own) / 7, rel=1e-5)
 
 
-def trainer_of(service: Turnstile, folder: Path, **changes: Any) -> Any:
+def trainer_of(service: Turnstile, folder: Path, run: str = "a", **changes: Any) -> Any:
     """Return a trainer of two steps, whose noise comes from a seed."""
     what = TRAININGS["texts"]
     given = {"model": TEXTS.network(0), **changes}
     return HuggingFaceTrainer(
-        engine=PrivacyEngine(service, dataset="texts", run="a"),
+        engine=PrivacyEngine(service, dataset="texts", run=run),
         train_dataset=what.data,
         examples=what.examples,
         users=what.users,
@@ -191,6 +192,27 @@ def test_trainings_without_gradients_by_example_are_refused(
 ) -> None:
     with Turnstile.in_memory(partitions=1) as service, pytest.raises(InvalidRequest):
         trainer_of(service, tmp_path, **changes())
+
+
+def test_one_budget_pays_for_the_trainings_of_two_months(tmp_path: Path) -> None:
+    noise = steps_noise_multiplier(8.0, 1e-5, sampling_rate=0.2, steps=4)
+    with Turnstile.in_memory(partitions=1) as service:
+        policy = service.create_dataset(
+            "texts",
+            measure="steps",
+            epsilon=8.0,
+            delta=1e-5,
+            sampling_rate=0.2,
+            noise_multiplier=noise,
+        )
+        for number, month in enumerate(("2026-01", "2026-02"), 1):
+            trainer = trainer_of(service, tmp_path / month, month)
+            trainer.train()
+            service.close_run("texts", month)
+            assert trainer.engine.statement()["noise_multiplier"] == noise
+            spent = {one.user: one for one in service.odometer("texts", follow=False)}
+            assert {one.share(policy) for one in spent.values()} == {number / 2}
+            assert len(spent) == 40
 
 
 @pytest.mark.slow
