@@ -185,8 +185,8 @@ class Bins:
 
     Attributes:
         count: the number of bins.
-        start: the lower end of the first bin, in standard deviations.
         width: the width of each bin, in standard deviations.
+        start: the lower end of the first bin, in widths; exact.
         digits: binary digits that select one of the rounded values of a bin.
         rectangles: the area of each rectangle in slots, (count + 1,). The last one is NaN, so that
             float64 decides no point beyond all bins.
@@ -207,17 +207,18 @@ class Bins:
         self._half = math.ceil(_REACH / self.width)
         self.count = 2 * self._half
         # Rounded values change at halves: a bin with several values begins at one.
-        self.start = -self._half * self.width
-        if self._bits >= 0:
-            self.start -= Fraction(1, 2) / stddev
+        self.start = -self._half - (2.0 ** -(self._bits + 1) if self._bits >= 0 else 0.0)
         self.place_digits = 64 - self.count.bit_length()
         self.end = (self.count << self.place_digits) + (1 << self.place_digits - _BEYOND_BITS)
 
-        self._scale = float(2**SLOT_BITS * self.width) / math.sqrt(2.0 * math.pi)
-        ends = float(self.start) + float(self.width) * np.arange(self.count + 1)
-        low, high = ends[:-1], ends[1:]
-        lowest = self.density(np.maximum(-low, high))
-        highest = self.density(np.maximum(np.maximum(low, -high), 0.0))
+        self._rounded_width = float(self.width)
+        self._peak = 2.0**SLOT_BITS * self._rounded_width / math.sqrt(2.0 * math.pi)
+        at_ends = self.density(
+            (np.arange(self.count + 1, dtype=np.float64) + self.start) * self._rounded_width
+        )
+        lowest = np.minimum(at_ends[:-1], at_ends[1:])
+        highest = np.maximum(at_ends[:-1], at_ends[1:])
+        highest[self._half] = self._peak  # 0 is in this bin
         areas = np.maximum(np.floor(lowest - MARGIN), 0.0)
         self.rectangles = np.append(areas, np.nan)
         self.box = float(np.max(highest - areas)) + MARGIN
@@ -229,17 +230,17 @@ class Bins:
 
     def places(self, words: npt.NDArray[np.uint64]) -> FloatArray:
         """Return the places of the points of these words, in standard deviations, rounded."""
-        unit = float(self.width) * 2.0**-self.place_digits
-        return np.multiply(words, unit, dtype=np.float64) + float(self.start)
+        unit = self._rounded_width * 2.0**-self.place_digits
+        return np.multiply(words, unit, dtype=np.float64) + self.start * self._rounded_width
 
     def density(self, places: FloatArray) -> FloatArray:
         """Return the normal density at these places, in slots per bin, rounded."""
         density: FloatArray = np.exp(-0.5 * places * places)
-        return density * self._scale
+        return density * self._peak
 
     def density_bounds(self, bin_: int, point: PartialUniform) -> tuple[Fraction, Fraction]:
         """Return bounds of the density at a point of a bin, in slots per bin."""
-        low, high = (self.start + (bin_ + end) * self.width for end in point.ends())
+        low, high = ((Fraction(self.start) + bin_ + end) * self.width for end in point.ends())
         nearest, farthest = max(low, -high, Fraction(0)), max(-low, high)
         unit, digits = 2**SLOT_BITS * self.width, point.bits // 3 + 3
         return (

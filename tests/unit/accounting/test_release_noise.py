@@ -170,6 +170,11 @@ def slots_per_bin(bins: Bins, place: Fraction | mpmath.mpf) -> mpmath.mpf:
     return 2**SLOT_BITS * to_mpf(bins.width) * mpmath.npdf(to_mpf(place))
 
 
+def place_of(bins: Bins, widths: Fraction | int) -> Fraction:
+    """Return a place in standard deviations, given in widths after the start of the first bin."""
+    return (Fraction(bins.start) + widths) * bins.width
+
+
 def to_mpf(number: Fraction | mpmath.mpf) -> mpmath.mpf:
     if isinstance(number, Fraction):
         return mpmath.mpf(number.numerator) / number.denominator
@@ -214,7 +219,7 @@ def test_deviates_of_many_digits_are_normal_into_the_tails(stddev: Fraction) -> 
 @pytest.mark.parametrize("stddev", STDDEVS, ids=float)
 def test_density_is_between_each_rectangle_and_its_box(stddev: Fraction) -> None:
     bins = Bins(stddev)
-    ends = [bins.start + i * bins.width for i in range(bins.count + 1)]
+    ends = [place_of(bins, i) for i in range(bins.count + 1)]
     assert ends[0] < -5.99 < 5.99 < ends[-1]
     with mpmath.workdps(40):
         for area, low, high in zip(bins.rectangles.tolist(), ends[:-1], ends[1:], strict=False):
@@ -238,7 +243,7 @@ def test_all_points_of_a_bin_are_rounded_to_its_values(stddev: Fraction) -> None
         assert (slots[i] == bins.rounded(i, 0)).all()
         for value in values.tolist():
             low, high = (
-                stddev * (bins.start + (i + Fraction(end, 2**bins.digits)) * bins.width)
+                stddev * place_of(bins, i + Fraction(end, 2**bins.digits))
                 for end in (value, value + 1)
             )
             rounded = bins.rounded(i, value << bins.place_digits - bins.digits)
@@ -252,9 +257,7 @@ def test_density_in_float64_errs_by_less_than_the_margin(stddev: Fraction) -> No
     words = np.random.default_rng(5).integers(bins.end, size=300, dtype=np.uint64)
     with mpmath.workdps(40):
         for word, density in zip(words.tolist(), bins.density(bins.places(words)), strict=True):
-            exact = slots_per_bin(
-                bins, bins.start + Fraction(word, 2**bins.place_digits) * bins.width
-            )
+            exact = slots_per_bin(bins, place_of(bins, Fraction(word, 2**bins.place_digits)))
             assert abs(exact - density) < exact_normals.MARGIN / 4
 
 
@@ -276,7 +279,7 @@ def test_point_near_the_density_is_decided_by_more_digits(stddev: Fraction, bin_
     place = 2**bins.place_digits // 3
     with mpmath.workdps(60):
         within = Fraction(place << 32 | more, 2 ** (bins.place_digits + 32))
-        exact = bins.start + (bin_ + within) * bins.width
+        exact = place_of(bins, bin_ + within)
         share = (slots_per_bin(bins, exact) - int(bins.rectangles[bin_])) / mpmath.mpf(bins.box)
         border = int(share * 2**96)
     for height, is_below in ((border - 2**18, True), (border + 2**18, False)):
@@ -311,7 +314,7 @@ def test_points_beyond_all_bins_are_normal() -> None:
     heights = np.random.default_rng(7).integers(2**64, size=10_000, dtype=np.uint64).tolist()
     values = [normals.decide(bins, bins.count, 0, height) for height in heights]
     kept = np.array([value for value in values if value is not None]) / 2.0**30
-    low, high = float(bins.start), float(bins.start + bins.count * bins.width)
+    low, high = (float(place_of(bins, i)) for i in (0, bins.count))
     masses = stats.norm.cdf(low), stats.norm.sf(high)
     share = sum(masses) * 2**SLOT_BITS / (bins.box * 2.0**-10)
     assert stats.binomtest(len(kept), len(heights), share).pvalue > FALSE_POSITIVES
