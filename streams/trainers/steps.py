@@ -388,7 +388,7 @@ class PrivateSteps:
 
 class _Noise:
     """Draws rounded normal deviates, those of a small model for several steps at once: a draw of
-    few takes as long as one of many.
+    few takes much longer per deviate.
 
     Args:
         generator: a seeded one, for tests, whose numbers are drawn when they are needed.
