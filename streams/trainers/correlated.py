@@ -29,10 +29,11 @@ from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.cohorts import rotating_groups
 from streams.trainers.correlated_noise import CorrelatedNoise
-from streams.trainers.planning import MOST_STEPS, Plan
+from streams.trainers.planning import Plan
 from streams.trainers.steps import GRID_BITS, Levels, OpenStep, PrivateSteps, Totals
 from streams.trainers.sums import FINER_BITS
 
+_MOST_STEPS: Final = 2**20
 _NOISE_BITS: Final = 40  # exact normals have at most 2^40 as standard deviation
 
 
@@ -92,8 +93,8 @@ class CorrelatedSteps(PrivateSteps):
         self._separation = run.min_separation or 1
         bits = _NOISE_BITS - GRID_BITS - (FINER_BITS if outer_parts else 0)
         with invalid_requests():
-            whole_number("steps", steps, 1, MOST_STEPS)
-            self._correlated = CorrelatedNoise(column, bits, steps)
+            whole_number("steps", steps, 1, _MOST_STEPS)
+            self._correlated = CorrelatedNoise(column, bits)
         bands = len(self._correlated.column)
         if self._separation < bands:
             raise InvalidRequest(
@@ -149,7 +150,7 @@ class CorrelatedSteps(PrivateSteps):
         self._row_noise = _row_noise(column, noise)
         self._grid = self._exponent_of(self._row_noise)
         self._prices = banded_steps(
-            column, self._row_noise, min_separation=separation, steps=self.planned
+            column[: self.planned], self._row_noise, min_separation=separation, steps=self.planned
         )
         self._norms = np.full(len(self._users), self._clip_norm)
         if self._cohort is None:

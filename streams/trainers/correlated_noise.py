@@ -21,6 +21,12 @@ formula for y_t holds without the terms of lag k: C has a 0 in their place, and 
 t - k is shorter than was charged. If nothing of step t - k is released, x_{t-k} counts as 0, and so
 does y_{t-k}. So a step that is given up needs no row, and a lost row costs accuracy only.
 
+*No overflow.* Entries of C increase nowhere, so (1 - z) C(z) = 1 - d_1 z - ... - d_b z^b, where the
+d_k are at least 0 and add up to 1. The coefficients of its inverse are renewal probabilities, from
+0 to 1, so the entries of C^-1 are from -1 to 1. In up to 2^20 steps 2^q W_t has a standard
+deviation of at most 2^10 times that of Z, which is below 2^40. Sums in between may wrap around
+modulo 2^64.
+
 W_t differs from the real (C^-1 Z)_t by at most half the sum of the entries of |C^-1|, in u. Rows
 are as secret as the data: y_t - W_t is the sum without noise.
 """
@@ -39,37 +45,31 @@ from streams.sdk.errors import InvalidRequest
 
 _ROWS: Final = "correlated_noise"
 _STEPS: Final = "correlated_noise_steps"
-_LARGEST_GROWTH: Final = 2.0**15
-"""Bounds the sum of |C| times that of |C^-1|. Deviates are below 2^46, 64 times their largest
-standard deviation, so all numbers here are below 2^62."""
 
 
 class CorrelatedNoise:
     """Correlates the noise of consecutive steps.
 
     Args:
-        column: c_0, ..., c_{b-1}, the first column of C; c_0 is above 0. C is scaled so that c_0 is
-            1, and its entries are rounded to multiples of 2**-bits.
+        column: c_0 > 0, ..., c_{b-1} >= 0, the first column of C, nowhere increasing. C is scaled
+            so that c_0 is 1, and its entries are rounded to multiples of 2**-bits.
         bits: q.
-        steps: the number of steps.
 
     Attributes:
         column: the entries of C, as rounded.
 
     Raises:
-        InvalidInput: the column is invalid, or the noise would grow too large in so many steps.
+        InvalidInput: the column is invalid.
     """
 
-    def __init__(self, column: ArrayLike, bits: int, steps: int) -> None:
+    def __init__(self, column: ArrayLike, bits: int) -> None:
         entries = np.array([float(entry) for entry in finite_numbers("column", column)])
-        if not (entries.size and entries[0] > 0.0):
-            raise InvalidInput("column", column, "a positive number, and the entries below it")
+        falls = entries.size and entries[0] > 0.0 and (np.diff(entries, append=0.0) <= 0.0).all()
+        if not falls:
+            raise InvalidInput("column", column, "numbers above 0 that increase nowhere")
         self.column: NDArray[np.float64] = (
-            np.rint(np.ldexp(entries[:steps] / entries[0], bits)) * 2.0**-bits
+            np.rint(np.ldexp(entries / entries[0], bits)) * 2.0**-bits
         )
-        if not np.abs(self.column).sum() * _sum_of_inverse(self.column, steps) < _LARGEST_GROWTH:
-            allowed = "entries that decrease, such as those of square_root_column"
-            raise InvalidInput("column", column, allowed)
         self._bits = bits
         self._entries = np.ldexp(self.column, bits).astype(np.int64)
         self._rows: dict[int, NDArray[np.int64]] = {}  # by step
@@ -115,20 +115,3 @@ class CorrelatedNoise:
         """Restore the rows, if the checkpoint has any."""
         if _ROWS in arrays:
             self._rows = dict(zip(arrays[_STEPS].tolist(), arrays[_ROWS], strict=True))
-
-
-def _sum_of_inverse(column: NDArray[np.float64], steps: int) -> float:
-    """Return the sum of the magnitudes of the first column of C^-1, or a number that is too large.
-
-    ``column[0]`` is 1.
-    """
-    inverse = np.zeros(steps)
-    reverse, total = -column[:0:-1], 0.0
-    for step in range(steps):
-        begin = max(0, step - len(reverse))
-        inverse[step] = reverse[len(reverse) - (step - begin) :] @ inverse[begin:step]
-        inverse[step] += step == 0
-        total += abs(inverse[step])
-        if not total < _LARGEST_GROWTH:
-            break
-    return total

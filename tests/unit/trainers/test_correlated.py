@@ -128,7 +128,7 @@ def test_released_rows_are_computed_from_rows_of_the_mechanism(
 
 
 @given(
-    st.lists(st.floats(-1.0, 1.0), max_size=4),
+    st.lists(st.floats(0.0, 1.0), max_size=8),
     st.lists(
         st.lists(st.integers(-(2**20), 2**20), min_size=2, max_size=2), min_size=9, max_size=9
     ),
@@ -137,7 +137,7 @@ def test_released_rows_are_computed_from_rows_of_the_mechanism(
 def test_rows_are_the_inverse_matrix_times_independent_rows(
     below: list[float], independent: list[list[int]], bits: int
 ) -> None:
-    noise = CorrelatedNoise([1.0, *below], bits, 9)
+    noise = CorrelatedNoise([1.0, *sorted(below, reverse=True)], bits)
     column = np.pad(noise.column, (0, 9 - len(noise.column)))
     matrix = np.array([[column[r - t] if r >= t else 0.0 for t in range(9)] for r in range(9)])
     rows = np.array([noise.row(t, np.array(row)) for t, row in enumerate(independent)])
@@ -349,7 +349,10 @@ def test_model_of_another_size_than_saved_is_rejected(service: Turnstile, tmp_pa
         {"column": [0.0, 1.0]},
         {"column": [-1.0]},
         {"column": [1.0, math.nan]},
+        {"column": [1.0, 0.5, 0.6]},
+        {"column": [1.0, -0.5]},
         {"column": [1.0, 9.0]},
+        {"steps": 2**20 + 1},
         {"noise_multiplier": lambda step: 8.0},
         {"noise_multiplier": 0.5},
         {"noise_multiplier": math.nan},
