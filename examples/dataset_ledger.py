@@ -17,7 +17,7 @@ A training can also charge each of its steps before the step is made: `charge_ea
 
 Neighbouring data sets differ by adding or removing one record, and all releases must mean the same
 kind of record. Everything else is refused with `CannotBeCharged`: another relation between
-neighbours, a delta of its own, or sampling without replacement.
+neighbours, or a delta of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import sqlite3
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -288,7 +287,7 @@ def steps_of_flower(accountant: Any) -> list[Step]:
     """Return the steps that a Flower accountant has composed; a record is a client.
 
     Raises:
-        CannotBeCharged: clients are sampled without replacement.
+        CannotBeCharged: clients are sampled in a way that is not known here.
     """
     return [
         _round(accountant, **one["event"], count=one["count"])
@@ -310,16 +309,16 @@ def charge_each_round(accountant: Any, ledger: Ledger) -> None:
 def _round(
     accountant: Any, *, noise_multiplier: float, sample_size: int, population_size: int, count: int
 ) -> Step:
-    sampling, relation = accountant.config.sampling_method, accountant.config.neighboring_relation
-    if relation.value != "add-or-remove-one":
-        raise CannotBeCharged(
-            f"neighbours are {relation.value!r} and clients are sampled {sampling.value!r}: use "
-            "'add-or-remove-one', with 'poisson' or 'no-amplification'"
-        )
-    rate = Fraction(sample_size, population_size)
-    if sampling.value == "no-amplification":
-        rate = Fraction(1)
-    return Step(_sampled(noise_multiplier, min(1.0, _above(float(rate)))), 1.0, count)
+    sampling = accountant.config.sampling_method.value
+    if sampling == "poisson":
+        rate = min(1.0, _above(sample_size / population_size))
+        return Step(_sampled(noise_multiplier, rate), 1.0, count)
+    if sampling in ("no-amplification", "without-replacement"):
+        # In a sample of a fixed size, one more client takes the place of another one, and moves the
+        # sum by up to twice the clip norm. Rényi divergence is quasi-convex, so that of the
+        # mixtures over all samples is at most that of the worst pair of samples.
+        return Step(_sampled(noise_multiplier, 1.0), 2.0, count)
+    raise CannotBeCharged(f"how clients are sampled is not known: {sampling!r}")
 
 
 def main(path: str = "releases.db") -> None:

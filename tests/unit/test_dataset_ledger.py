@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -329,38 +330,81 @@ def accountant_of(flower: Any, sampling: str, relation: str = "add-or-remove-one
     )
 
 
-def test_events_of_flower_are_read(flower: Any) -> None:
+@pytest.mark.parametrize(
+    ("sampling", "relation", "factor"),
+    [
+        ("poisson", "add-or-remove-one", 1),
+        ("no-amplification", "add-or-remove-one", 4),  # twice the norm
+        ("without-replacement", "replace-one", None),  # which Flower amplifies
+    ],
+)
+def test_events_of_flower_are_read(
+    sampling: str, relation: str, factor: int | None, flower: Any
+) -> None:
     event = flower.GaussianPrivacyEvent(5.0, sample_size=10, population_size=30)
-    for sampling in ("no-amplification", "poisson"):
-        accountant = accountant_of(flower, sampling)
-        accountant.compose(event, 3)
-        accountant.compose(event)
-        steps = ledgers.steps_of_flower(accountant)
-        assert [step.count for step in steps] == [3, 1]
-        assert cost_of(steps) == pytest.approx(accountant._backend._rdp[0], rel=1e-6)
-        assert cost_of(steps) >= accountant._backend._rdp[0] * (1 - 1e-12)
-    replaced = accountant_of(flower, "without-replacement", "replace-one")
-    replaced.compose(event)
-    with pytest.raises(ledgers.CannotBeCharged, match="replace-one"):
-        ledgers.steps_of_flower(replaced)
+    accountant = accountant_of(flower, sampling, relation)
+    accountant.compose(event, 3)
+    accountant.compose(event)
+    steps = ledgers.steps_of_flower(accountant)
+    assert [step.count for step in steps] == [3, 1]
+    if factor is None:
+        assert cost_of(steps) == pytest.approx(4 * 8 * 2.0**2 / (2 * 5.0**2))
+    else:
+        assert cost_of(steps) == pytest.approx(factor * accountant._backend._rdp[0], rel=1e-6)
+        assert cost_of(steps) >= factor * accountant._backend._rdp[0] * (1 - 1e-12)
 
 
-def compose_often(accountant: Any, event: Any) -> None:
-    for _ in range(100):
-        accountant.compose(event)
+def test_unknown_sampling_of_flower_is_refused(flower: Any) -> None:
+    accountant = accountant_of(flower, "poisson")
+    accountant.compose(flower.GaussianPrivacyEvent(5.0, sample_size=10, population_size=30))
+    object.__setattr__(accountant.config, "sampling_method", SimpleNamespace(value="by-shuffling"))
+    accountant.state_dict()
+    with pytest.raises(ledgers.CannotBeCharged, match="by-shuffling"):
+        ledgers.steps_of_flower(accountant)
+
+
+class Reply:
+    """The reply of a client: an update of three numbers."""
+
+    error = None
+
+    def __init__(self) -> None:
+        from flwr.app import ArrayRecord, MetricRecord, RecordDict
+
+        arrays, metrics = ArrayRecord([np.ones(3)]), MetricRecord({"num-examples": 1})
+        self.content = RecordDict({"arrays": arrays, "metrics": metrics})
+
+    def has_error(self) -> bool:
+        return False
+
+    def has_content(self) -> bool:
+        return True
 
 
 def test_a_round_of_flower_is_charged_before_its_aggregate_is_returned(
     flower: Any, path: Path
 ) -> None:
-    event = flower.GaussianPrivacyEvent(5.0, sample_size=10, population_size=30)
+    from flwr.app import ArrayRecord
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+
     accountant = accountant_of(flower, "no-amplification")
+    strategy = DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(), 5.0, clipping_norm=1.0, num_sampled_clients=2, accountant=accountant
+    )
+    strategy.current_arrays = ArrayRecord([np.zeros(3)])
+
+    def aggregates() -> Iterator[Any]:
+        for number in range(100):
+            strategy._prepare_accounting(number, [1, 2])  # as its configure_train does
+            yield strategy.aggregate_train(number, [Reply(), Reply()])[0]
+
+    returned = []
     with Ledger(path, "survey", **TERMS) as ledger:
         ledgers.charge_each_round(accountant, ledger)
         with pytest.raises(Refused):
-            compose_often(accountant, event)
-    rounds = int(BUDGET / (8.0 / 50.0))
-    assert accountant.num_releases == rounds > 0
+            returned.extend(aggregates())
+    assert len(returned) == int(BUDGET / (8 * 2.0**2 / (2 * 5.0**2))) > 0
+    assert accountant.num_releases == len(returned)
 
 
 def test_all_packages_draw_on_one_budget(dp: Any, training: Any, flower: Any, path: Path) -> None:
