@@ -27,11 +27,11 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -53,7 +53,6 @@ from streams.records import Measure
 from streams.sdk.roster_steps import poisson_sample
 from streams.trainers import PrivacyEngine
 from streams.trainers.steps import GRID_BITS
-from streams.trainers.sums import FINER_BITS
 
 _DELTA = 1e-5
 OPACUS, IN_MEMORY = "Opacus", "ours, in memory"
@@ -189,34 +188,23 @@ class Training:
     def accuracy(self) -> float:
         return self._task.accuracy(self._module)
 
-    @property
-    def outer_parts(self) -> frozenset[int]:
-        """The parameters whose gradients are outer products, in a training by this library."""
-        return self._optimizer.private.outer_parts
-
 
 def adds_noise(
-    coins: np.random.Generator, noise_stddev: float, outer: Collection[int], factor: float = 1.0
+    coins: np.random.Generator, noise_stddev: float, factor: float = 1.0
 ) -> Callable[[Any], None]:
     """Return a hook for Opacus that adds this library's noise after these coins, times a factor.
 
     Args:
         coins: draws the noise.
         noise_stddev: of this library's sums.
-        outer: the parameters with a finer grid (``PrivateSteps.outer_parts``).
         factor: Opacus's noise over this library's.
     """
-    coarse, normals = np.frexp(noise_stddev)[1] - GRID_BITS, ExactNormals(coins)
+    spacing, normals = 2.0 ** (np.frexp(noise_stddev)[1] - GRID_BITS), ExactNormals(coins)
 
     def add(optimizer: Any) -> None:
-        noise = []
-        for is_outer, places in groupby(range(len(optimizer.params)), outer.__contains__):
-            spacing = 2.0 ** (coarse - (FINER_BITS if is_outer else 0))
-            count = sum(optimizer.params[place].numel() for place in places)
-            stddev = Fraction(noise_stddev) / Fraction(spacing)
-            noise.append(normals.draw(stddev, count) * (spacing * factor))
-        mean = torch.from_numpy(np.concatenate(noise) / optimizer.expected_batch_size)
         sizes = [parameter.numel() for parameter in optimizer.params]
+        noise = normals.draw(Fraction(noise_stddev) / Fraction(spacing), sum(sizes))
+        mean = torch.from_numpy(noise * (spacing * factor) / optimizer.expected_batch_size)
         for parameter, part in zip(optimizer.params, mean.float().split(sizes), strict=True):
             parameter.grad += part.view_as(parameter)
 
@@ -303,8 +291,8 @@ class Bench:
         coins, their_coins = np.random.default_rng(seed), np.random.default_rng(seed)
         mine = self.individual(seed, Turnstile.in_memory(partitions=1), coins)
         module, optimizer, _ = self.opacus(seed, noise_multiplier=0.0)  # the hook adds it
-        stddev, outer = self.ours * self.task.clip_norm, mine.outer_parts
-        optimizer.attach_step_hook(adds_noise(their_coins, stddev, outer, self.theirs / self.ours))
+        stddev = self.ours * self.task.clip_norm
+        optimizer.attach_step_hook(adds_noise(their_coins, stddev, self.theirs / self.ours))
         batches = paired_batches(self._data, self._rate, their_coins)
         their = Training(self.task, (module, optimizer, batches))
         for _ in range(self.task.steps):

@@ -20,7 +20,6 @@ from bench.papers.rows import with_error
 from streams import Turnstile
 from streams.trainers import Descent, PrivateSteps, PrivateTrainer, noise_for_steps
 from streams.trainers.loop import row_products, softmax
-from streams.trainers.sums import Outer
 
 DELTA = 1e-5
 
@@ -80,7 +79,6 @@ def train(images: Images, plan: Plan, seed: int) -> float:
         sampling_rate=plan.sampling_rate,
         expected_batch=plan.sampling_rate * users,
         levels="clip_norm",
-        outer_parts={0},
         not_private_generator=np.random.default_rng(seed),
     )
     targets = np.eye(CLASSES)[images.train_labels]
@@ -88,11 +86,12 @@ def train(images: Images, plan: Plan, seed: int) -> float:
     def residuals(model: Floats, chosen: NDArray[np.int64] | slice) -> Floats:
         return softmax(row_products(images.train[chosen], _weights(model))) - targets[chosen]
 
-    def gradients(model: Floats, positions: NDArray[np.int64]) -> Outer:
+    def gradients(model: Floats, positions: NDArray[np.int64]) -> NDArray[np.float32]:
         left, right = images.train[positions], residuals(model, positions)
         if plan.pass_every == 0:
             private.roster.observe(positions, norm_products(row_norms(right), row_norms(left)))
-        return Outer(left.astype(np.float32), right.astype(np.float32))
+        rows = np.einsum("ni,nj->nij", left.astype(np.float32), right.astype(np.float32))
+        return rows.reshape(len(left), -1)
 
     def set_levels(model: Floats) -> None:
         lengths = row_norms(residuals(model, slice(None))), row_norms(images.train)

@@ -14,7 +14,7 @@ A step that was charged and not released when its process ended is given up.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -30,11 +30,10 @@ from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.cohorts import rotating_groups
 from streams.trainers.correlated_noise import CorrelatedNoise
 from streams.trainers.planning import Plan
-from streams.trainers.steps import GRID_BITS, Levels, OpenStep, PrivateSteps, Totals
-from streams.trainers.sums import FINER_BITS
+from streams.trainers.steps import GRID_BITS, Levels, OpenStep, PrivateSteps, Sum
 
 _MOST_STEPS: Final = 2**20
-_NOISE_BITS: Final = 40  # exact normals have at most 2^40 as standard deviation
+_BITS: Final = 40 - GRID_BITS  # exact normals have at most 2^40 as standard deviation
 
 
 class CorrelatedSteps(PrivateSteps):
@@ -48,7 +47,7 @@ class CorrelatedSteps(PrivateSteps):
         users: distinct ids, in the order of positions.
         column: the first column of C, one entry per band, from 1 on decreasing: that of
             ``accounting.square_root_column``. It must not depend on the data. Its entries are
-            rounded to multiples of 2^-16, or 2^-4 with ``outer_parts``.
+            rounded to multiples of 2^-16.
         clip_norm: the largest norm of a contribution.
         noise_multiplier: a participation at the clip norm costs as much as a Gaussian step with
             this noise, as a multiple of ``clip_norm``. Each row of Z has this noise times the norm
@@ -64,7 +63,7 @@ class CorrelatedSteps(PrivateSteps):
         levels: "own" charges each user twice the norm that its gradient had when it took part last,
             at most ``clip_norm``; "clip_norm" charges all of them the clip norm. None: "own" where
             lower levels save budget.
-        outer_parts: as for ``PrivateSteps``.
+        new_sum: as for ``PrivateSteps``.
         not_private_generator: draws noise, for tests and for figures that must be repeated.
 
     Raises:
@@ -85,23 +84,22 @@ class CorrelatedSteps(PrivateSteps):
         steps: int,
         cohort: Callable[[int], ArrayLike] | None = None,
         levels: Levels | None = None,
-        outer_parts: Collection[int] = (),
+        new_sum: Callable[[int], Sum] | None = None,
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
         if callable(noise_multiplier):
             raise InvalidRequest("noise_multiplier is a schedule; correlated noise needs a number")
         self._separation = run.min_separation or 1
-        bits = _NOISE_BITS - GRID_BITS - (FINER_BITS if outer_parts else 0)
         with invalid_requests():
             whole_number("steps", steps, 1, _MOST_STEPS)
-            self._correlated = CorrelatedNoise(column, bits)
+            self._correlated = CorrelatedNoise(column, _BITS)
         bands = len(self._correlated.column)
         if self._separation < bands:
             raise InvalidRequest(
                 f"run {run.name!r} keeps participations {self._separation} steps apart, fewer than "
                 f"the {bands} bands of the matrix: open it with min_separation={max(bands, 2)}"
             )
-        self._bits, self._cohort = bits, cohort
+        self._cohort = cohort
         self._users = read_users(users)
         if (twice := self._users.duplicate()) is not None:
             raise InvalidRequest(f"user {quoted(twice)} appears twice in users")
@@ -115,7 +113,7 @@ class CorrelatedSteps(PrivateSteps):
             expected_batch=expected_batch,
             steps=steps,
             levels=levels,
-            outer_parts=outer_parts,
+            new_sum=new_sum,
             not_private_generator=not_private_generator,
         )
 
@@ -200,13 +198,9 @@ class CorrelatedSteps(PrivateSteps):
     def _set_levels(self, positions: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._norms[positions] = norms
 
-    def _noise_of(self, step: OpenStep, totals: Totals) -> list[NDArray[np.int64]]:
-        drawn = [
-            self._noise.draw(math.ldexp(self._row_noise, self._bits - exponent), len(total))
-            for exponent, total in totals
-        ]
-        row = self._correlated.row(step.step, np.concatenate(drawn))
-        return np.split(row, np.cumsum([len(part) for part in drawn])[:-1])
+    def _noise_of(self, step: OpenStep, count: int) -> NDArray[np.int64]:
+        drawn = self._noise.draw(math.ldexp(self._row_noise, _BITS - step.exponent), count)
+        return self._correlated.row(step.step, drawn)
 
 
 def _row_noise(column: NDArray[np.float64], noise: float) -> float:

@@ -6,8 +6,9 @@ restart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +99,52 @@ class ExamplesByUser:
             self.starts[positions] - (ends - counts), counts
         )
         return self.order[places], counts
+
+
+class Batch(NamedTuple):
+    """Examples of the users of a step that are computed together.
+
+    Attributes:
+        users: places of users among those who were drawn.
+        examples: places of their examples among those of all drawn users.
+        counts: the number of examples here of each of the users, (k,).
+        begins, ends: whether the first of a user's examples are here, and the last ones. Both are
+            true unless a single user has more examples than a batch.
+    """
+
+    users: slice
+    examples: slice
+    counts: NDArray[np.int64]
+    begins: bool
+    ends: bool
+
+
+def batches_of(counts: NDArray[np.int64], size: int) -> Iterator[Batch]:
+    """Split drawn users into batches of at most so many examples; at least one batch, if empty.
+
+    No batch cuts a user, except one with more examples than a batch, who has batches of its own.
+    So the way in which a user is split follows from that user's number of examples alone.
+
+    Args:
+        counts: (m,), the number of examples of each user, at least one.
+        size: of a batch.
+    """
+    if not len(counts):
+        yield Batch(slice(0, 0), slice(0, 0), counts, True, True)
+    ends, user, start = np.cumsum(counts), 0, 0
+    while user < len(counts):
+        stop = int(np.searchsorted(ends, start + size, side="right"))
+        end = int(ends[max(stop - 1, user)])
+        if stop > user:
+            yield Batch(slice(user, stop), slice(start, end), counts[user:stop], True, True)
+        else:
+            stop = user + 1
+            for first in range(start, end, size):
+                last = min(first + size, end)
+                here = np.array([last - first])
+                ends_here = first == start, last == end
+                yield Batch(slice(user, stop), slice(first, last), here, *ends_here)
+        user, start = stop, end
 
 
 class SumsByUser:

@@ -1,50 +1,174 @@
-"""Opacus's modules for ``streams.trainers.torch``: gradients by example are not copied, and those
-of linear layers need not be written out.
+"""Opacus's modules for ``streams.trainers.torch``: gradients by example that are not written out.
 
-A linear layer's inputs and backpropagated outputs are kept instead, and added up exactly
-(``streams.trainers.sums``). One backward pass is enough: the same kept rows give norms and sum.
+Layers that multiply by a weight, ``Linear`` and ``Embedding``, keep their inputs and backpropagated
+outputs instead (``streams.trainers.device_sums.Factored``). One backward pass is enough: the same
+rows give norms and sums. PyTorch's own gradient of such a weight, which is not used, is not
+computed. The gradients of all other layers come from Opacus's hooks.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from opacus.grad_sample import GradSampleModule
-from opacus.grad_sample.embedding import compute_embedding_grad_sample
-from opacus.grad_sample.linear import compute_linear_grad_sample
+from torch.nn import functional
 
 from streams.sdk.errors import InvalidRequest
-from streams.trainers.sums import Outer, Part
-
-Factors: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
+from streams.trainers.device_sums import Factored, Integers, Part, Written
 
 Found: TypeAlias = dict[torch.nn.Parameter, torch.Tensor]
 Sampler: TypeAlias = Callable[[torch.nn.Module, list[torch.Tensor], torch.Tensor], Found]
 
-_FACTORS = "turnstile_factors"
 _CURRENT = "_current_grad_sample"  # where Opacus adds up the gradients of one pass
 
 
 class PrivateModule(GradSampleModule):
-    """Opacus's module, which keeps the factors of weights that ``mark_weights`` has marked.
+    """Opacus's module, with layers that keep the factors of their gradients.
 
     Opacus adds samplers' results to zeros, which takes a tenth of a step's time in a small network.
     Here they are not copied.
+
+    Attributes:
+        computes_gradients: whether PyTorch's gradients of the kept weights are computed, too.
     """
 
     GRAD_SAMPLERS: dict[type[torch.nn.Module], Sampler]
 
     def __init__(self, module: torch.nn.Module, **settings: Any) -> None:
+        for layer in _keepable(list(super().iterate_submodules(module))):
+            layer.forward = _Keeping(layer, self)
         super().__init__(module, **settings)
-        samplers = {**self.GRAD_SAMPLERS, torch.nn.Linear: _sample_linear}
-        samplers[torch.nn.Embedding] = _sample_embedding
-        self.GRAD_SAMPLERS = {k: partial(_in_place, sampler) for k, sampler in samplers.items()}
+        self.computes_gradients = False
+        self.GRAD_SAMPLERS = {k: partial(_in_place, f) for k, f in self.GRAD_SAMPLERS.items()}
+
+    def iterate_submodules(self, module: torch.nn.Module) -> Iterable[torch.nn.Module]:
+        """Yield the layers that get Opacus's hooks."""
+        return (one for one in super().iterate_submodules(module) if not _keeps(one))
+
+    def remove_hooks(self) -> None:
+        """Give all layers their own forward pass back."""
+        super().remove_hooks()
+        for layer in filter(_keeps, self._module.modules()):
+            del layer.forward
+
+    def forget(self) -> None:
+        """Drop all gradients, and what hooks keep of passes that were not finished."""
+        for layer in self._module.modules():
+            layer.__dict__.pop("activations", None)
+            layer.__dict__.pop("max_batch_len", None)
+        for parameter in self._module.parameters():
+            parameter.grad = parameter.grad_sample = None
+            parameter._forward_counter = 0
+            parameter.__dict__.pop(_CURRENT, None)
+
+
+def _keepable(layers: list[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Return the layers whose weights no layer of another kind shares."""
+    found = [
+        layer
+        for layer in layers
+        if type(layer) in (torch.nn.Linear, torch.nn.Embedding)
+        and set(layer._parameters) <= {"weight", "bias"}
+        and "forward" not in layer.__dict__
+    ]
+    kept = {id(layer) for layer in found}
+    others = (layer for layer in layers if id(layer) not in kept)
+    taken = {id(one) for layer in others for one in layer.parameters(recurse=False)}
+    return [one for one in found if not taken & {id(own) for own in one.parameters()}]
+
+
+def _keeps(layer: torch.nn.Module) -> bool:
+    return isinstance(layer.__dict__.get("forward"), _Keeping)
+
+
+class _Keeping:
+    """The forward pass of a layer that keeps the factors of its gradients."""
+
+    def __init__(self, layer: torch.nn.Module, module: PrivateModule) -> None:
+        self._layer, self._module = layer, module
+
+    @torch.compiler.disable
+    def __call__(self, seen: torch.Tensor) -> torch.Tensor:
+        layer: Any = self._layer
+        trained = [one for one in layer.parameters() if one.requires_grad]
+        is_seen = layer.training and torch.is_grad_enabled() and self._module.hooks_enabled
+        output: torch.Tensor
+        if not (trained and is_seen) or self._module.computes_gradients:
+            output = type(layer).forward(layer, seen)
+        elif isinstance(layer, torch.nn.Linear):
+            bias = None if layer.bias is None else layer.bias.detach()
+            output = functional.linear(seen, layer.weight.detach(), bias)
+        else:
+            output = functional.embedding(
+                *(seen, layer.weight.detach(), layer.padding_idx, layer.max_norm, layer.norm_type),
+                *(layer.scale_grad_by_freq, layer.sparse),
+            )
+        if trained and is_seen:
+            output = _Keep.apply(output, seen.detach(), self, *trained)
+        return output
+
+    def keep(self, seen: torch.Tensor, back: torch.Tensor) -> None:
+        """Keep the factors of one call, with what comes back to its output."""
+        layer: Any = self._layer
+        if not self._module.batch_first:
+            seen, back = seen.transpose(0, 1), back.transpose(0, 1)
+        if self._module.loss_reduction == "mean":
+            back = back * len(seen)
+        if isinstance(layer, torch.nn.Linear):
+            back, seen = (side.reshape(len(seen), -1, side.shape[-1]) for side in (back, seen))
+            _keep(layer.weight, back, seen)
+            _keep(layer.bias, back, None)
+            return
+        places = seen.reshape(len(seen), -1)
+        back = back.reshape(*places.shape, -1)
+        if layer.padding_idx is not None:  # its row is not trained, as in PyTorch
+            back = back.masked_fill((places == layer.padding_idx)[..., None], 0.0)
+        _keep(layer.weight, places, back)
+
+
+class _Keep(torch.autograd.Function):
+    """Passes an output on, and keeps what comes back to it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, output: torch.Tensor, seen: torch.Tensor, keeping: _Keeping, *_: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.save_for_backward(seen)  # which refuses inputs that were changed since
+        ctx.keeping, ctx.others = keeping, len(_)
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, back: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        ctx.keeping.keep(*ctx.saved_tensors, back.detach())
+        return back, None, None, *[None] * ctx.others
+
+
+class _Kept(list[tuple[torch.Tensor, torch.Tensor | None]]):
+    """The factors of one parameter's gradients in one backward pass, for each call of a layer.
+
+    Attributes:
+        backward: the number of the pass.
+        is_repeated: whether there was another one.
+    """
+
+    def __init__(self, backward: int) -> None:
+        super().__init__()
+        self.backward, self.is_repeated = backward, False
+
+
+def _keep(parameter: Any, left: torch.Tensor, right: torch.Tensor | None) -> None:
+    if parameter is None or not parameter.requires_grad:
+        return
+    backward = torch._C._current_graph_task_id()
+    if not isinstance(getattr(parameter, "grad_sample", None), _Kept):
+        parameter.grad_sample = _Kept(backward)
+    kept = parameter.grad_sample
+    kept.is_repeated |= kept.backward != backward
+    kept.append((left, right))
 
 
 def _in_place(
@@ -66,112 +190,94 @@ def _in_place(
     return left
 
 
-def mark_weights(module: torch.nn.Module, parameters: list[torch.nn.Parameter]) -> frozenset[int]:
-    """Mark the weights of linear layers; return their indices among the parameters.
-
-    A weight that several layers share is not marked, so its gradients are written out.
-    """
-    layers = list(module.modules())
-    owners = Counter(id(own) for layer in layers for own in layer.parameters(recurse=False))
-    marked = {
-        id(layer.weight)
-        for layer in layers
-        if type(layer) is torch.nn.Linear and owners[id(layer.weight)] == 1
-    }
-    places = frozenset(i for i, parameter in enumerate(parameters) if id(parameter) in marked)
-    for place in places:
-        setattr(parameters[place], _FACTORS, [])
-    return places
-
-
-def forget_gradients(module: GradSampleModule) -> None:
-    """Drop all gradients, and what hooks keep of passes that were not finished."""
-    for layer in module.modules():
-        layer.__dict__.pop("activations", None)
-        layer.__dict__.pop("max_batch_len", None)
-    for parameter in module.parameters():
-        parameter.grad = parameter.grad_sample = None
-        parameter._forward_counter = 0
-        parameter.__dict__.pop(_CURRENT, None)
-        if hasattr(parameter, _FACTORS):
-            setattr(parameter, _FACTORS, [])
-
-
-def part_of(
-    name: str,
-    parameter: torch.nn.Parameter,
-    sample: Any,
-    size: int,
-    count: int,
-    *,
-    as_factors: bool,
-) -> Part:
-    """Return the gradients of one parameter, a row for each of the first examples of a batch.
+def part_of(name: str, parameter: torch.nn.Parameter, size: int, counts: Integers) -> Part:
+    """Return the gradients of one parameter by user.
 
     Args:
         name: for the error.
         parameter: of the model.
-        sample: its gradients by example, in the form of Opacus.
-        size: the number of rows of the batch.
-        count: the number of examples; the rest of the batch is padding.
-        as_factors: whether kept factors of outer products need not be written out.
+        size: the number of examples of the batch.
+        counts: (k,), the number of examples of each user, in order. The other examples of the batch
+            are padding.
 
     Raises:
-        InvalidRequest: there is another number of gradients than of rows.
+        InvalidRequest: there is another number of gradients than of examples.
     """
-    if not isinstance(sample, torch.Tensor) or len(sample) != size:
-        found = "no gradient" if sample is None else f"{len(sample)} gradients"
-        raise InvalidRequest(
-            f"{name} has {found} by example, but the batch has {size} examples. Compute the loss "
-            "of a batch once, call zero_grad before it, and give every layer one row per example: "
-            "some models share position_ids, so add them to each example. Use no weight outside "
-            "its layer, call requires_grad_(False) on a layer that is not used"
-        )
-    factors: Factors = getattr(parameter, _FACTORS, [])
-    if len(factors) == 1 and as_factors and factors[0][0].dtype == torch.float32:
-        left, right = (side[:count].detach().cpu().numpy() for side in factors[0])
-        return Outer(left, right)
-    if factors:
-        written = [torch.einsum("ni,nj->nij", left, right) for left, right in factors]
-        sample = torch.stack(written).sum(dim=0)
-    return _in_numpy(sample[:count])
+    sample, used = _sample_of(name, parameter, size), int(counts.sum())
+    if isinstance(sample, torch.Tensor):
+        return Written(_sums_by_user(sample[:used].flatten(1), counts))
+    are_places = [not left.is_floating_point() for left, _ in sample]
+    lefts = [
+        functional.one_hot(left, len(parameter)).to(parameter.dtype)  # tied to a linear layer
+        if is_place and not all(are_places)
+        else left
+        for (left, _), is_place in zip(sample, are_places, strict=True)
+    ]
+    left, rights = _joined(lefts)[:used], [right for _, right in sample if right is not None]
+    if rights:
+        right = _joined(rights)[:used]
+    elif left.shape[1] == 1:
+        return Written(_sums_by_user(left[:, 0].clone(), counts))
+    else:
+        right = left.new_ones(()).expand(*left.shape[:2], 1)
+    return Factored(left, right, counts, (len(parameter), right.shape[2]))
 
 
-def _sample_linear(
-    layer: torch.nn.Linear, activations: list[torch.Tensor], backprops: torch.Tensor
-) -> Found:
-    """Keep the factors of a linear layer, and return rows (n, 0) by which Opacus counts passes.
+def written_sum(
+    name: str, parameter: torch.nn.Parameter, size: int, examples: slice
+) -> torch.Tensor:
+    """Return the sum of the gradients of some examples, (d,), in float64.
 
-    A layer that is called several times in one pass has several factors. The first call of a pass,
-    which finds no rows of it yet, drops the factors of the previous pass.
+    The rounding of the sum follows from these examples alone. Arguments and errors are those of
+    ``part_of``.
     """
-    weight = layer.weight
-    if not hasattr(weight, _CURRENT) and hasattr(weight, _FACTORS):
-        setattr(weight, _FACTORS, [])
-    if backprops.dim() != 2 or not hasattr(weight, _FACTORS):
-        written: Found = compute_linear_grad_sample(layer, activations, backprops)
-        return written
-    factors: Factors = getattr(weight, _FACTORS)
-    factors.append((backprops, activations[0].to(backprops.dtype)))
-    kept = {weight: backprops.new_empty((len(backprops), 0))}
-    if layer.bias is not None and layer.bias.requires_grad:
-        kept[layer.bias] = backprops
-    return kept
+    sample = _sample_of(name, parameter, size)
+    total = torch.zeros(parameter.shape, dtype=torch.float64, device=parameter.device)
+    if isinstance(sample, torch.Tensor):
+        for row in sample[examples]:
+            total += row
+        return total.flatten()
+    for calls in sample:
+        left, right = (None if side is None else side[examples].flatten(0, 1) for side in calls)
+        assert left is not None
+        if right is None:
+            total += left.double().sum(dim=0)
+        elif left.is_floating_point():
+            total += left.double().T @ right.double()
+        else:
+            total.index_add_(0, left, right.double())
+    return total.flatten()
 
 
-def _sample_embedding(
-    layer: torch.nn.Embedding, activations: list[torch.Tensor], backprops: torch.Tensor
-) -> Found:
-    """Leave out the row of padding, as PyTorch does; Opacus trains it."""
-    found: Found = compute_embedding_grad_sample(layer, activations, backprops)
-    if layer.padding_idx is not None and layer.weight in found:
-        found[layer.weight][:, layer.padding_idx] = 0.0
-    return found
+def _sample_of(name: str, parameter: Any, size: int) -> torch.Tensor | _Kept:
+    """Return what hooks have kept for a parameter, of one pass over the batch."""
+    sample = getattr(parameter, "grad_sample", None)
+    each = [left for left, _ in sample] if isinstance(sample, _Kept) else [sample]
+    fits = all(isinstance(one, torch.Tensor) and len(one) == size for one in each)
+    if fits and not (isinstance(sample, _Kept) and sample.is_repeated):
+        return sample
+    raise InvalidRequest(
+        f"{name} has {'no gradient' if sample is None else 'other gradients'} by example than the "
+        f"batch has examples, {size}. Compute the loss "
+        "of a batch once, call zero_grad before it, and give every layer one row per example: "
+        "some models share position_ids, so add them to each example. Use no weight outside "
+        "its layer, call requires_grad_(False) on a layer that is not used"
+    )
 
 
-def _in_numpy(sample: torch.Tensor) -> NDArray[np.floating[Any]]:
-    """Return rows in a type that numpy supports."""
-    kept = sample.detach().cpu()
-    kept = kept.float() if kept.dtype.itemsize < 4 else kept
-    rows: NDArray[np.floating[Any]] = kept.numpy().reshape(len(kept), -1)
-    return rows
+def _joined(sides: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the rows of all calls, (n, t, d)."""
+    return sides[0] if len(sides) == 1 else torch.cat(list(sides), dim=1)
+
+
+def _sums_by_user(rows: torch.Tensor, counts: Integers) -> torch.Tensor:
+    """Return the sums of rows by user, in float64 and in the order of the user's own examples."""
+    if len(rows) == len(counts):
+        return rows
+    total = rows.new_zeros((len(counts), rows.shape[1]), dtype=torch.float64)
+    starts = np.cumsum(counts) - counts
+    for place in range(int(counts.max())):
+        users = np.flatnonzero(counts > place)
+        chosen = torch.from_numpy(starts[users] + place).to(rows.device)
+        total[torch.from_numpy(users).to(rows.device)] += rows[chosen]
+    return total

@@ -24,14 +24,13 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from opacus.grad_sample import GradSampleModule
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from accounting.exact.invalid_input import quoted
 from streams.sdk.errors import InvalidRequest
-from streams.trainers.ghost import forget_gradients, part_of
+from streams.trainers.ghost import PrivateModule, written_sum
 from streams.trainers.loader import Randomness, shapes_of
 
 _FEWEST: Final = 4  # examples, of which one is beside the others
@@ -41,7 +40,7 @@ _LOW_PRECISION: Final = 1e-2
 _MOVED: Final = 1e-2  # standard deviation by which parameters are moved to other values
 
 
-def check_trained(module: GradSampleModule, parameters: Sequence[torch.nn.Parameter]) -> None:
+def check_trained(module: PrivateModule, parameters: Sequence[torch.nn.Parameter]) -> None:
     """Refuse parameters that the module does not use any more, which would get noise alone; and a
     trained layer in eval mode, in which Opacus's hooks see nothing.
     """
@@ -72,7 +71,7 @@ def check_padding(collate: Callable[[list[Any]], Any], batches: Sequence[list[An
 
 
 def check_independence(
-    module: GradSampleModule,
+    module: PrivateModule,
     parameters: Sequence[torch.nn.Parameter],
     loss_of: Callable[[Any], torch.Tensor],
     collate: Callable[[list[Any]], Any],
@@ -110,7 +109,7 @@ def check_independence(
 
 
 def _compare(
-    module: GradSampleModule,
+    module: PrivateModule,
     named: Mapping[str, torch.nn.Parameter],
     loss_of: Callable[[Sequence[int]], torch.Tensor],
     count: int,
@@ -127,7 +126,7 @@ def _compare(
         np.random.seed(seed)
         random.seed(seed)
         rows = [*beside[:place], 0, *beside[place:]]
-        forget_gradients(module)
+        module.forget()
         versions = {name: parameter._version for name, parameter in named.items()}
         with _Changed(len(rows), divisor):
             loss = loss_of(rows)
@@ -144,13 +143,15 @@ def _compare(
         )
         found, sums, differences = [], [], []
         for name, parameter in named.items():
-            sample, size = getattr(parameter, "grad_sample", None), len(rows)
-            each = part_of(name, parameter, sample, size, size, as_factors=False)
-            assert isinstance(each, np.ndarray)
-            if each.any():
+            size = len(rows)
+            mine, total = (
+                written_sum(name, parameter, size, some).cpu().numpy()
+                for some in (slice(place, place + 1), slice(0, size))
+            )
+            if total.any() or mine.any():
                 reached.add(name)
-            found.append(each[place].astype(np.float64))
-            sums.append(each.sum(axis=0, dtype=np.float64))
+            found.append(mine)
+            sums.append(total)
             whole = torch.zeros(()) if parameter.grad is None else parameter.grad.detach()
             scale = size if module.loss_reduction == "mean" else 1
             differences.append(sums[-1] - whole.cpu().double().numpy().ravel() * scale)
@@ -210,17 +211,19 @@ def _refuse(names: list[str], problem: str) -> None:
 
 
 @contextmanager
-def _undisturbed(module: GradSampleModule, is_double: bool) -> Iterator[None]:
+def _undisturbed(module: PrivateModule, is_double: bool) -> Iterator[None]:
     """Compute with copies of parameters and buffers, in float64 if so; restore them."""
     kept = [(tensor, tensor.data) for tensor in (*module.parameters(), *module.buffers())]
-    forget_gradients(module)  # their type must be that of the parameters
+    module.forget()  # their type must be that of the parameters
+    module.computes_gradients = True
     try:
         for tensor, data in kept:
             tensor.data = (_in_double(data) if is_double else data).clone()
         with torch.compiler.set_stance("force_eager"):  # types and modes change nothing compiled
             yield
     finally:
-        forget_gradients(module)
+        module.computes_gradients = False
+        module.forget()
         for tensor, data in kept:
             tensor.data = data
 

@@ -34,7 +34,7 @@ from torch.utils.data.distributed import DistributedSampler
 from accounting.exact.argument_checks import whole_number
 from accounting.exact.invalid_input import quoted
 from streams.sdk.errors import InvalidRequest, invalid_requests
-from streams.trainers.examples import ExamplesByUser, SumsByUser
+from streams.trainers.examples import Batch, ExamplesByUser, batches_of
 from streams.trainers.planning import MOST_STEPS, Schedule, public_population, value_at
 from streams.trainers.private_stop import PrivateStop
 from streams.trainers.ranks import RankedSteps, rank_and_ranks
@@ -152,6 +152,7 @@ class Draws:
             self.expected_batch = rate * people
         if settings.loss_reduction == "sum":
             self.expected_batch = 1.0
+        self.expected_users = people if callable(rate) else rate * people  # in a step
         self.steps = steps if epochs is None else epochs * self.a_pass
         # A public size in which nearly all Poisson samples of this mean size fit.
         usual = batch / self.ranks
@@ -252,10 +253,9 @@ class IndividualDPLoader:
         self._draws, self._check = draws, check
         self._is_private = draws.settings.not_private_generator is None
         self._shapes: list[tuple[int, ...]] | None = None  # of the first batch of this loader
-        self._places: slice | None = None
+        self._batch: Batch | None = None  # which waits for optimizer.step()
         self.is_last = True
         self.randomness = Randomness()
-        self.sums: SumsByUser | None = None  # of the open step; None if each example is a user
         self._fetched = _Fetched(draws.source, self._is_private)
 
     def __len__(self) -> int:
@@ -281,15 +281,12 @@ class IndividualDPLoader:
             ahead = self._draws.settings.charge_ahead and self.private.step + 1 < end
             step = self.private.begin(ahead=ahead)
             chosen, counts = self._draws.examples.select(step.positions)
-            self.sums = None if self._draws.one_each else SumsByUser(counts)
-            count = len(chosen)
             if self._is_private:
                 self.randomness.hide()
-            starts = range(0, max(count, 1), self.batch_size)
-            batches = [chosen[start : start + self.batch_size] for start in starts]
-            for start, batch in zip(starts, self._filled(batches), strict=True):
-                self._places = slice(start, min(start + self.batch_size, count))
-                self.is_last = self._places.stop == count
+            batches = list(batches_of(counts, self.batch_size))
+            filled = self._filled([chosen[batch.examples] for batch in batches])
+            for number, batch in enumerate(filled, 1):
+                self._batch, self.is_last = batches[number - 1], number == len(batches)
                 shapes = shapes_of(batch)
                 self._shapes = self._shapes or shapes
                 if shapes != self._shapes:
@@ -299,19 +296,19 @@ class IndividualDPLoader:
                         "to one length, not to the longest example of a batch"
                     )
                 yield batch
-                if self._places is not None:
+                if self._batch is not None:
                     raise InvalidRequest(
                         "optimizer.step() was not called for the last batch: iterate again, which "
                         "repeats the step with the same users"
                     )
 
-    def take(self) -> tuple[OpenStep, slice]:
-        """Return the step of the last batch, and the places of its examples in the step, once."""
+    def take(self) -> tuple[OpenStep, Batch]:
+        """Return the step of the last batch, and its users, once."""
         step = self.private.open_step
-        if self._places is None or step is None:
+        if self._batch is None or step is None:
             raise InvalidRequest("no batch of the loader is waiting for optimizer.step()")
-        places, self._places = self._places, None
-        return step, places
+        batch, self._batch = self._batch, None
+        return step, batch
 
     def _filled(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[Any]:
         """Collate examples, padded with copies of the last one, or of any, to the batch size."""

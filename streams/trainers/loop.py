@@ -36,20 +36,18 @@ from streams.sdk.errors import InvalidRequest, invalid_requests
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.planning import Schedule
 from streams.trainers.steps import PrivateSteps
-from streams.trainers.sums import Part
+from streams.trainers.sums import Rows
 
 Floats: TypeAlias = NDArray[np.float64]
 
 _EXACT_BITS: Final = 53
 _SMALLEST_EXPONENT: Final = -990  # entries that are smaller become zero
 
-Gradients: TypeAlias = Callable[[Floats, NDArray[np.int64]], Part]
+Gradients: TypeAlias = Callable[[Floats, NDArray[np.int64]], Rows]
 """Returns gradients (m, d) of the users at m positions: for each user the sum over its examples.
 
 A user's row must be the same, bit for bit, whichever other users are in the batch. Matrix products
-of a batch do not guarantee this; ``row_products`` does. Gradients that are outer products, as those
-of a linear model, need not be written out (``streams.trainers.sums.Outer``;
-``outer_parts={0}``)."""
+of a batch do not guarantee this; ``row_products`` does."""
 
 
 class Optimizer(Protocol):
@@ -171,7 +169,7 @@ class PrivateTrainer:
             step = self.steps.begin(ahead=self._ahead and self.steps.step + 1 < steps)
             for places in step.parts(self._at_once):
                 step.add(self._gradients(model, step.positions[places]), places)
-            gradient = step.release([len(model)])
+            gradient = step.release(len(model))
             self._model = model = self._optimizer.move(model, gradient, step.step)
             shows = released is not None or self._checkpoint is not None
             if (

@@ -15,7 +15,7 @@ as the data, so the network between the ranks must be as well protected.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from streams.records import Policy
 from streams.sdk.errors import InvalidRequest, Unusable
 from streams.trainers.checkpoint import Checkpoint, Saved
-from streams.trainers.steps import OpenStep, PrivateSteps
-from streams.trainers.sums import Scratch
+from streams.trainers.steps import OpenStep, PrivateSteps, Sum, Total
 
 T = TypeVar("T")
 
@@ -94,7 +93,7 @@ class RankedSteps:
 
     Args:
         opened: opens the training on rank 0.
-        outer_parts: as for ``PrivateSteps``.
+        new_sum: as for ``PrivateSteps``.
 
     Attributes:
         noise_multiplier: as of ``PrivateSteps``; None if it is a schedule.
@@ -103,7 +102,7 @@ class RankedSteps:
         Unusable: on the other ranks, if the training cannot be opened on rank 0.
     """
 
-    def __init__(self, opened: Callable[[], PrivateSteps], outer_parts: frozenset[int]) -> None:
+    def __init__(self, opened: Callable[[], PrivateSteps], new_sum: Callable[[int], Sum]) -> None:
         self._private: PrivateSteps | None = None  # on rank 0
 
         def first() -> tuple[int, list[Policy], float | None]:
@@ -116,7 +115,7 @@ class RankedSteps:
         self._rank, self._ranks = rank_and_ranks()
         self._ticket: OpenStep | None = None  # on rank 0, with all users
         self._open: OpenStep | None = None
-        self.outer_parts, self.scratch = outer_parts, Scratch()
+        self.new_sum = new_sum
 
     @property
     def step(self) -> int:
@@ -166,13 +165,13 @@ class RankedSteps:
     def close_step(
         self,
         step: OpenStep,
-        totals: Sequence[tuple[int, NDArray[np.int64]]],
+        total: Total,
         norms: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """Add up the sums of all ranks, and return what rank 0 releases."""
         if step is not self._open:
             raise Unusable(f"step {step.step} was released or given up: begin the next one")
-        summed = self._on_device(np.concatenate([total for _, total in totals]))
+        exponent, summed = total[0], self._on_device(total[1])
         dist.all_reduce(summed)
         found: list[Any] = [None] * self._ranks
         dist.all_gather_object(found, norms)
@@ -180,13 +179,11 @@ class RankedSteps:
         def closed() -> tuple[NDArray[np.float64], int]:
             assert self._private is not None
             assert self._ticket is not None
-            ends = np.cumsum([len(total) for _, total in totals])[:-1]
-            whole = np.split(summed.cpu().numpy(), ends)
             merged = np.empty(len(self._ticket.positions))
             for rank, mine in enumerate(found):
                 merged[rank :: self._ranks] = mine
-            added = [(exponent, sums) for (exponent, _), sums in zip(totals, whole, strict=True)]
-            return self._private.close_step(self._ticket, added, merged), self._private.step
+            whole = exponent, summed.cpu().numpy()
+            return self._private.close_step(self._ticket, whole, merged), self._private.step
 
         released, following = from_first(closed)
         self._open, self._ticket, self._next = None, None, following

@@ -21,15 +21,16 @@ So such a step is given up, and its users stay charged.
 
 The released value is that of `release`. Positions, levels and norms are as secret as the data, and
 so is the duration of a step. The noise is sampled exactly, on a grid 2^24 times finer than its
-standard deviation (``accounting.release.exact_normals``), or finer where outer products are added.
+standard deviation (``accounting.release.exact_normals``).
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -47,15 +48,18 @@ from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.planning import Plan, Schedule, mechanism_of, value_at
 from streams.trainers.private_stop import PrivateStop
-from streams.trainers.sums import FINER_BITS, ClippedSum, Outer, Part, Scratch, check_grid
+from streams.trainers.sums import ClippedSum, Scratch
 
 logger = logging.getLogger("turnstile.trainers")
 
 Places: TypeAlias = slice | NDArray[np.integer[Any]]
 """Users among those who were drawn: a slice of them, or distinct indices, (k,)."""
 
-Totals: TypeAlias = Sequence[tuple[int, NDArray[np.int64]]]
-"""Sums of runs of columns, each with the exponent of its grid spacing."""
+Total: TypeAlias = tuple[int, NDArray[np.int64]]
+"""The exponent of a grid spacing, and a sum in multiples of it, which may be overwritten.
+
+The grid may be finer than that of the noise. One user then changes the sum, rounded down to the
+grid of the noise, by at most the user's limit."""
 
 Levels: TypeAlias = Literal["own", "clip_norm"]
 """Each user is charged a level that follows the user's own norms, or the clip norm."""
@@ -96,8 +100,8 @@ class PrivateSteps:
             was drawn last, at most ``clip_norm``. Reports on realised histories do not hold then;
             the budget does. "clip_norm" charges all users the clip norm. None: "own" where lower
             levels save budget and the policy allows it.
-        outer_parts: indices of the parts of a row that may be given as outer products. They follow
-            from the model, not from data.
+        new_sum: makes the sum of a step, from the exponent of the grid that it is released on. By
+            default of NumPy's rows.
         stop: ends the training when few users can still pay, by a count that it has charged.
         not_private_generator: draws coins and noise, for tests and for figures that must be
             repeated. A party that knows its seed knows the noise, so nothing is private then.
@@ -123,7 +127,7 @@ class PrivateSteps:
         expected_batch: Schedule,
         steps: int | None = None,
         levels: Levels | None = None,
-        outer_parts: Collection[int] = (),
+        new_sum: Callable[[int], Sum] | None = None,
         stop: PrivateStop | None = None,
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
@@ -136,7 +140,7 @@ class PrivateSteps:
         self.noise_multiplier, self._sampling_rate = noise_multiplier, sampling_rate
         self._expected_batch = expected_batch
         self.planned = steps
-        self.outer_parts, self.scratch = frozenset(outer_parts), Scratch()
+        self.new_sum = new_sum or partial(ClippedSum, scratch=Scratch())
         self._generator = not_private_generator
         self._noise = _Noise(not_private_generator, callable(noise_multiplier))
         self._open: OpenStep | None = None
@@ -339,12 +343,10 @@ class PrivateSteps:
         """Return the exponent of the grid spacing for noise of this standard deviation."""
         step, clip_norm = self._run.step, self._clip_norm
         exponent = math.frexp(noise)[1] - GRID_BITS
-        finest = exponent - (FINER_BITS if self.outer_parts else 0)
-        largest = math.ldexp(clip_norm, -finest) if finest > -900 else math.inf
-        fits = not self.outer_parts or check_grid(largest, finest)
+        largest = math.ldexp(clip_norm, -exponent) if exponent > -900 else math.inf
         # A public bound, since an error must not follow from the number of users. A sum of more
         # users than fit is that sum modulo 2^64, noise included: private, and of no use.
-        if largest > _LARGEST_ROW or not fits:
+        if largest > _LARGEST_ROW:
             raise InvalidRequest(
                 f"noise_multiplier gives a noise of {noise} in step {step}, too small for norms of "
                 f"{clip_norm}: the sum would not be exact"
@@ -354,7 +356,7 @@ class PrivateSteps:
     def close_step(
         self,
         step: OpenStep,
-        totals: Totals,
+        total: Total,
         norms: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """Do steps 5 and 6; for ``OpenStep.release``."""
@@ -365,11 +367,14 @@ class PrivateSteps:
         self._open, self._released = None, step.step
         if self._stop is not None:
             self.stopped = self._stop.ends_after(step.step, self._decision.admitted)
-        noisy = [
-            (total + noise) * math.ldexp(1.0, exponent)  # exact: a power of two
-            for (exponent, total), noise in zip(totals, self._noise_of(step, totals), strict=True)
-        ]
-        return np.concatenate(noisy) / value_at(self._expected_batch, step.step)
+        exponent, units = total
+        finer = step.exponent - exponent
+        units >>= finer  # to the grid of the noise, rounding down
+        units += self._noise_of(step, len(units))
+        units <<= finer  # modulo 2^64, if more users were added than fit
+        released = np.multiply(units, math.ldexp(1.0, exponent), dtype=np.float64)  # exact
+        released /= value_at(self._expected_batch, step.step)
+        return released
 
     def _set_levels(self, positions: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         """Set what these users, who were drawn, are charged in later steps."""
@@ -378,12 +383,9 @@ class PrivateSteps:
         else:
             self.roster.observe(positions, norms)
 
-    def _noise_of(self, step: OpenStep, totals: Totals) -> list[NDArray[np.int64]]:
-        """Draw the noise of a step, once, in the spacings of each grid."""
-        return [
-            self._noise.draw(math.ldexp(step.noise_stddev, -exponent), len(total))  # exact, too
-            for exponent, total in totals
-        ]
+    def _noise_of(self, step: OpenStep, count: int) -> NDArray[np.int64]:
+        """Draw the noise of a step, once, in grid spacings."""
+        return self._noise.draw(math.ldexp(step.noise_stddev, -step.exponent), count)  # exact, too
 
 
 class _Noise:
@@ -411,19 +413,40 @@ class _Noise:
         return ready[:count]
 
 
+class Sum(Protocol):
+    """A sum of clipped gradients, in integers.
+
+    Attributes:
+        columns: the number of columns; None before the first gradient.
+    """
+
+    columns: int | None
+
+    def begin(self, columns: int) -> None:
+        """Set the number of columns, for a sum that may stay empty."""
+
+    def check(self, rows: Any, users: int) -> None:
+        """Check that rows are the gradients of so many users; if not, raise InvalidRequest."""
+
+    def add(self, rows: Any, limits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add gradients, clipped to their limits (k,); return their norms, (k,)."""
+
+    def total(self) -> Total:
+        """Return the sum."""
+
+
 class StepOwner(Protocol):
     """Releases the steps that it has opened."""
 
-    outer_parts: frozenset[int]
-    scratch: Scratch
+    new_sum: Callable[[int], Sum]
 
     def close_step(
         self,
         step: OpenStep,
-        totals: Totals,
+        total: Total,
         norms: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """Return the private mean of a step, from its sums and the norms of its users."""
+        """Return the private mean of a step, from its sum and the norms of its users."""
 
 
 class OpenStep:
@@ -455,7 +478,7 @@ class OpenStep:
 
     def forget(self) -> None:
         """Discard everything that was added."""
-        self._sum = ClippedSum(self.exponent, self._owner.outer_parts, self._owner.scratch)
+        self._sum = self._owner.new_sum(self.exponent)
         self._norms = np.zeros(len(self.positions))
         self._added = np.zeros(len(self.positions), dtype=np.bool_)
 
@@ -466,16 +489,15 @@ class OpenStep:
             for start in range(0, len(self.positions), users_at_once)
         ]
 
-    def add(self, rows: Part | Sequence[Part], places: Places = slice(None)) -> None:
+    def add(self, rows: Any, places: Places = slice(None)) -> None:
         """Add the clipped gradients of users who were drawn, one row per user.
 
         A row that is not finite, or too long for a float64 norm, counts as zero. This depends on
         that user's data alone.
 
         Args:
-            rows: (k, d), the sum of the gradients of all of a user's examples; or the columns of
-                such rows in parts, (k, d_1), (k, d_2), ..., as arrays or, for ``outer_parts``, as
-                outer products.
+            rows: (k, d), the sum of the gradients of all of a user's examples; or what else
+                ``new_sum`` adds.
             places: indices of these users in ``positions``, in this order; all by default.
 
         Raises:
@@ -484,41 +506,17 @@ class OpenStep:
                 Nothing was added.
         """
         places = _distinct(places, len(self.positions))
-        parts = list(rows) if isinstance(rows, Sequence) else [rows]
-        are_numbers = [
-            isinstance(part, Outer) or (isinstance(part, np.ndarray) and part.dtype.kind in "fiu")
-            for part in parts
-        ]
-        if not parts or not all(are_numbers):
-            raise InvalidRequest(
-                f"rows is {quoted(rows)}; it must be an array of numbers, or a list of such arrays"
-            )
-        count = len(self.positions[places])
-        for place, part in enumerate(parts):
-            if len(part.shape) != 2 or len(part) != count:
-                raise InvalidRequest(
-                    f"rows has shape {part.shape}; it must be ({count}, d), one row per user"
-                )
-            if isinstance(part, Outer) and place not in self._owner.outer_parts:
-                raise InvalidRequest(
-                    f"part {place} is an outer product: list it in outer_parts of PrivateSteps"
-                )
-        widths = [part.shape[1] for part in parts]
-        if self._sum.widths not in (None, widths):
-            raise InvalidRequest(
-                f"rows have {widths} entries; they must have {self._sum.widths}, as those before"
-            )
+        self._sum.check(rows, len(self.positions[places]))
         if np.count_nonzero(self._added[places]):
             raise InvalidRequest("a user's gradient was added before: add up its examples first")
         self._added[places] = True
-        self._norms[places] = self._sum.add(parts, self.clip_norms[places])
+        self._norms[places] = self._sum.add(rows, self.clip_norms[places])
 
-    def release(self, dimension: int | Sequence[int]) -> NDArray[np.float64]:
+    def release(self, dimension: int) -> NDArray[np.float64]:
         """Return the private mean, once: the sum with noise, divided by the expected batch.
 
         Args:
-            dimension: the dimension of the gradients, or of each of their parts: with
-                ``outer_parts`` of each.
+            dimension: the dimension of the gradients.
 
         Raises:
             InvalidRequest: a user who was drawn is missing, or the dimension is wrong. Nothing was
@@ -530,21 +528,13 @@ class OpenStep:
             raise InvalidRequest(
                 f"gradients of {missing} users who were drawn are missing: add them before release"
             )
-        if isinstance(dimension, int) and self._owner.outer_parts:
+        if self._sum.columns is None:  # no user was drawn
+            self._sum.begin(dimension)
+        elif dimension != self._sum.columns:
             raise InvalidRequest(
-                f"dimension is {quoted(dimension)}; with outer_parts give the dimension of each "
-                "part"
+                f"dimension is {quoted(dimension)}; it must be {self._sum.columns}, as the rows"
             )
-        widths = self._sum.widths
-        if widths is None:  # no user was drawn
-            self._sum.begin([dimension] if isinstance(dimension, int) else dimension)
-        else:
-            found = sum(widths) if isinstance(dimension, int) else widths
-            if dimension != found:
-                raise InvalidRequest(
-                    f"dimension is {quoted(dimension)}; it must be {found}, as the rows"
-                )
-        return self._owner.close_step(self, self._sum.totals(), self._norms)
+        return self._owner.close_step(self, self._sum.total(), self._norms)
 
 
 def _distinct(places: Places, users: int) -> Places:

@@ -15,9 +15,9 @@ The contribution of a user must not depend on which other users were drawn:
   (``streams.trainers.loader.Randomness``). With a known seed the mask of an example would reveal
   its place in the batch, and so which other users were drawn.
 
-Gradients of linear layers in float32 that see one row per example are not written out, in trainings
-without ``users``. Opacus's ghost clipping computes norms and sums in float32, which bounds no
-contribution for certain; here both are exact (``streams.trainers.sums``), in one backward pass.
+Gradients of linear layers and embeddings are not written out (``streams.trainers.ghost``). Opacus's
+ghost clipping computes norms and sums in float32, which bounds no contribution for certain, and
+needs two backward passes. Here both are exact (``streams.trainers.device_sums``), after one pass.
 
 PyTorch and Opacus are the extra ``torch``.
 """
@@ -27,7 +27,8 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -49,12 +50,15 @@ from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable, invali
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.correlated import CorrelatedSteps
-from streams.trainers.ghost import PrivateModule, mark_weights, part_of
+from streams.trainers.device_sums import DeviceSum, Written
+from streams.trainers.ghost import PrivateModule, part_of, written_sum
 from streams.trainers.independence import check_independence, check_trained
 from streams.trainers.loader import Draws, IndividualDPLoader, Settings
 from streams.trainers.planning import Schedule, counted_noise, noise_for_steps, value_at
 from streams.trainers.ranks import RankedSteps, check_equal
 from streams.trainers.steps import PrivateSteps
+
+T = TypeVar("T")
 
 _CONTENT: Final = "content"
 _ADDS_UP: Final = (
@@ -368,7 +372,7 @@ class PrivacyEngine:
         delta: float | None,
     ) -> tuple[GradSampleModule, IndividualDPOptimizer, IndividualDPLoader]:
         settings = draws.settings
-        outer = mark_weights(module, params(optimizer)) if draws.one_each else frozenset[int]()
+        new_sum = partial(DeviceSum, clip_norm=max_grad_norm, expected=draws.expected_users)
 
         def charged() -> PrivateSteps:
             run, noise = opened()
@@ -378,7 +382,7 @@ class PrivacyEngine:
                 "expected_batch": draws.expected_batch,
                 "steps": draws.steps,
                 "levels": settings.levels,
-                "outer_parts": outer,
+                "new_sum": new_sum,
                 "not_private_generator": settings.not_private_generator,
             }
             if settings.column is not None:
@@ -392,7 +396,7 @@ class PrivacyEngine:
             private = charged()
         else:
             check_equal((draws.compared, [p.shape for p in params(optimizer)]), module)
-            private = RankedSteps(charged, outer)
+            private = RankedSteps(charged, new_sum)
         loader = IndividualDPLoader(private, draws, self._check_step)
         wrapped = PrivateModule(
             module, batch_first=settings.batch_first, loss_reduction=settings.loss_reduction
@@ -419,7 +423,7 @@ def _read(settings: dict[str, Any]) -> Settings:
 class _Training(NamedTuple):
     draws: Draws
     delta: float | None
-    module: GradSampleModule
+    module: PrivateModule
     optimizer: IndividualDPOptimizer
 
 
@@ -463,6 +467,7 @@ class IndividualDPOptimizer(DPOptimizer):
             expected_batch_size=value_at(expected_batch, 0),
         )
         self._loader = loader
+        self._begun: list[torch.Tensor] = []  # sums of a user with more examples than a batch
         self.private = loader.private  # from now on both are read-only
 
     @property
@@ -470,6 +475,11 @@ class IndividualDPOptimizer(DPOptimizer):
         """Return the next step's noise over the clip norm; None for a schedule on several ranks."""
         noise = self.private.noise_multiplier
         return None if noise is None else value_at(noise, self.private.step)
+
+    @property
+    def accumulated_iterations(self) -> int:
+        """Return 1, for Opacus's hooks of steps: one step is charged, whatever its batches."""
+        return 1
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse to change what users are charged for, as Opacus's schedulers do."""
@@ -502,19 +512,22 @@ class IndividualDPOptimizer(DPOptimizer):
         Raises:
             InvalidRequest: there was no batch, or its gradients are not of one pass over it.
         """
-        step, places = self._loader.take()
-        count = places.stop - places.start
-        if count:
-            parts = self._parts(count)
-            if self._loader.sums is not None:
-                places, parts = self._loader.sums.add(parts)
-            step.add(parts, places)
+        step, batch = self._loader.take()
+        if batch.begins and batch.ends and len(batch.counts):
+            step.add(self._each(part_of, batch.counts), batch.users)
+        elif len(batch.counts):
+            sums = self._each(written_sum, slice(0, int(batch.counts[0])))
+            self._begun = sums if batch.begins else [*map(torch.add, self._begun, sums)]
+            if batch.ends:
+                step.add([Written(one[None]) for one in self._begun], batch.users)
+        for parameter in self.params:
+            parameter.grad_sample = None
         self._is_last_step_skipped = not self._loader.is_last
         if not self._loader.is_last:
             return False
         parameters = self.params
         sizes = [parameter.numel() for parameter in parameters]
-        released = torch.from_numpy(step.release(sizes))
+        released = torch.from_numpy(step.release(sum(sizes)))
         self._loader.randomness.restore()
         for parameter, part in zip(parameters, released.split(sizes), strict=True):
             parameter.grad = part.to(parameter.device, parameter.dtype).view_as(parameter)
@@ -522,12 +535,12 @@ class IndividualDPOptimizer(DPOptimizer):
             self.step_hook(self)
         return True
 
-    def _parts(self, count: int) -> list[Any]:
-        """Return the gradients of the first examples of the batch, one part per parameter."""
-        size, as_factors = self._loader.batch_size, self._loader.sums is None
+    def _each(self, function: Callable[..., T], of_users: Any) -> list[T]:
+        """Return what a function of gradients by example returns, for each parameter."""
+        size = self._loader.batch_size
         return [
-            part_of(f"parameter {place}", one, sample, size, count, as_factors=as_factors)
-            for place, (one, sample) in enumerate(zip(self.params, self.grad_samples, strict=True))
+            function(f"parameter {place}", parameter, size, of_users)
+            for place, parameter in enumerate(self.params)
         ]
 
 

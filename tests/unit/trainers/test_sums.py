@@ -1,4 +1,4 @@
-"""Clipped sums of rows, and of outer products that are not written out, against fractions."""
+"""Clipped sums of rows, against fractions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from accounting.release.clipping import clip_factors
 from streams.trainers import sums
-from streams.trainers.sums import FINER_BITS, ClippedSum, Outer, Part, Scratch
+from streams.trainers.sums import ClippedSum, Scratch
 
-WIDTHS = [1, 300, 7]
+COLUMNS = 308
 USERS = 12
 
 
@@ -26,43 +26,17 @@ def square(row: NDArray[np.floating]) -> Fraction:
 def rows_of(dtype: type, scale: float, seed: int = 0) -> NDArray[np.floating]:
     rng = np.random.default_rng(seed)
     lengths = rng.choice([1.0, 1e-3, 0.0, 30.0], (12, 1))
-    rows = rng.normal(0.0, min(scale, 1e36), (12, sum(WIDTHS))) * lengths
+    rows = rng.normal(0.0, min(scale, 1e36), (12, COLUMNS)) * lengths
     return np.asarray(rows, dtype=dtype)
 
 
-def in_parts(rows: NDArray[np.floating]) -> list[NDArray[np.floating]]:
-    return np.split(rows, np.cumsum(WIDTHS)[:-1], axis=1)
-
-
-def outer_of(left_scale: float, right_scale: float) -> Outer:
-    rng = np.random.default_rng(0)
-    lengths = rng.choice([1.0, 1e-3, 0.0, 30.0], (2, USERS, 1))
-    left = rng.normal(0.0, left_scale, (USERS, 3)) * lengths[0]
-    right = rng.normal(0.0, right_scale, (USERS, 5)) * lengths[1]
-    left[:, 1] *= 1e-6  # entries of one row differ in size
-    return Outer(left.astype(np.float32), right.astype(np.float32))
-
-
-def rows_at(part: Part, users: Any) -> Part:
-    if isinstance(part, Outer):
-        return Outer(part.left[users], part.right[users])
-    return part[users]
-
-
 def total_of(clipped: ClippedSum) -> NDArray[np.int64]:
-    ((_, total),) = clipped.totals()
-    return total
+    return clipped.total()[1]
 
 
 def squared(clipped: ClippedSum) -> Fraction:
-    return sum(
-        (
-            Fraction(int(units)) ** 2 * Fraction(4) ** exponent
-            for exponent, total in clipped.totals()
-            for units in total
-        ),
-        start=Fraction(0),
-    )
+    exponent, total = clipped.total()
+    return Fraction(sum(int(units) ** 2 for units in total)) * Fraction(4) ** exponent
 
 
 @pytest.mark.slow
@@ -78,160 +52,96 @@ def test_one_user_changes_the_sum_by_no_more_than_the_level(
         if limit / 2.0**exponent > 2.0**61:
             continue  # which `PrivateSteps` refuses
         one = ClippedSum(exponent)
-        (norm,) = one.add(in_parts(row[np.newaxis]), np.array([limit]))
+        (norm,) = one.add(row[np.newaxis], np.array([limit]))
         assert square(row) <= Fraction(float(norm)) ** 2
         assert squared(one) <= min(Fraction(float(limit)) ** 2, square(row))
 
 
-SCALES = [1.0, 1e-12, 1e-38, 1e30]
-
-
-@pytest.mark.parametrize("exponent", [-26, -3])
-@pytest.mark.parametrize("left_scale", SCALES)
-@pytest.mark.parametrize("right_scale", SCALES)
-@pytest.mark.parametrize("level", [1e-3, 0.37])
-def test_an_outer_product_changes_the_sum_by_at_most_the_level(
-    left_scale: float, right_scale: float, exponent: int, level: float
-) -> None:
-    rows = outer_of(left_scale, right_scale)
-    biases = rows.left.copy()  # written out, on a grid of its own
-    for user in range(USERS):
-        one = ClippedSum(exponent, outer={0})
-        parts = [rows_at(rows, [user]), biases[[user]]]
-        (norm,) = one.add(parts, np.array([level]))
-        length = square(rows.left[user]) * (1 + square(rows.right[user]))
-        assert length <= Fraction(float(norm)) ** 2
-        assert squared(one) <= min(Fraction(level) ** 2, length)
-        if norm > 1e-150:  # nor is it much longer than it has to be
-            rounded = float(length) ** 0.5
-            assert norm <= rounded * 1.001 or rounded < 1e-30
-
-
-def test_sums_of_outer_products_are_those_of_clipped_rows() -> None:
-    rows = outer_of(0.3, 2.0)
-    levels = np.linspace(0.1, 1.0, USERS)
-    written = np.einsum("ni,nj->nij", rows.left.astype(float), rows.right).reshape(USERS, -1)
-    lengths = np.linalg.norm(written, axis=1)
-    shorter = np.minimum(1.0, levels / np.maximum(lengths, 1e-300))
-    wanted = (written * shorter[:, None]).sum(axis=0)
-    for part, close in ((rows, 1e-4), (written, USERS * 2.0**-24)):  # on the same grid
-        clipped = ClippedSum(-24, outer={0})
-        assert clipped.add([part], levels) == pytest.approx(lengths, rel=1e-4)
-        ((exponent, total),) = clipped.totals()
-        assert exponent == -24 - FINER_BITS
-        assert np.ldexp(total.astype(float), exponent) == pytest.approx(wanted, abs=close)
-
-
-def added(parts: list[Part], limits: NDArray[np.float64], exponent: int, *groups: Any) -> list[int]:
+def added(
+    rows: NDArray[np.floating], limits: NDArray[np.float64], exponent: int, *groups: Any
+) -> list[int]:
     """Return the sum of the users in groups that come one after the other."""
-    clipped = ClippedSum(exponent, {0} if isinstance(parts[0], Outer) else ())
+    clipped = ClippedSum(exponent)
     for users in groups:
-        clipped.add([rows_at(part, users) for part in parts], limits[users])
+        clipped.add(rows[users], limits[users])
     return total_of(clipped).tolist()
 
 
 @pytest.mark.parametrize("block", [1, 400, 2**20])
 @pytest.mark.parametrize("exponent", [-24, -29, -55])
-@pytest.mark.parametrize("kind", ["float32", "float64", "outer"])
+@pytest.mark.parametrize("kind", ["float32", "float64"])
 def test_sums_do_not_depend_on_the_order_of_users(
     kind: str, exponent: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sums, "_BLOCK", block)
-    if kind == "outer":
-        monkeypatch.setattr(sums, "_EXACT_PRODUCTS", 2.0**37 * block)
-        exponent = max(exponent, -24)
-    parts = [outer_of(3.0, 7.0)] if kind == "outer" else in_parts(rows_of(np.dtype(kind).type, 0.1))
+    rows = rows_of(np.dtype(kind).type, 0.1)
     limits, users = np.linspace(0.1, 0.9, USERS), np.arange(USERS)
-    first = added(parts, limits, exponent, users[:5], users[5:])
-    assert first == added(parts, limits, exponent, users[:6:-1], users[6::-1])
-    alone = [np.array(added(parts, limits, exponent, [user]), dtype=object) for user in users]
+    first = added(rows, limits, exponent, users[:5], users[5:])
+    assert first == added(rows, limits, exponent, users[:6:-1], users[6::-1])
+    alone = [np.array(added(rows, limits, exponent, [user]), dtype=object) for user in users]
     assert first == list(sum(alone))
 
 
 def one_by_one(
-    parts: list[NDArray[np.floating]], limits: NDArray[np.float64], exponent: int
-) -> tuple[list[int], NDArray[np.float64]]:
-    """Sum and norms, of each part and each user by itself."""
-    norms = np.concatenate(
-        [
-            ClippedSum(exponent).add([part[[user]] for part in parts], limits[[user]])
-            for user in range(len(limits))
-        ]
-    )
+    rows: NDArray[np.floating], limits: NDArray[np.float64], exponent: int
+) -> tuple[list[int], list[float]]:
+    """Sum and norms, of each user by itself."""
+    norms = [
+        float(ClippedSum(exponent).add(rows[[user]], limits[[user]])[0])
+        for user in range(len(limits))
+    ]
     factors = clip_factors(norms, limits)
     shorter = np.where(factors < 1.0, factors * sums._SHORTER, 1.0)
-    total: list[int] = []
-    for part in parts:
-        in_integers = part.dtype == np.float32 and limits.max() * 2.0**-exponent < 2.0**31
-        exactly = np.ldexp(shorter if in_integers else factors, -exponent)
-        by = exactly.astype(np.float32) if in_integers else exactly
-        total += [
-            sum(int(entry * scale) for entry, scale in zip(column, by, strict=True))
-            for column in part.T
-        ]
+    in_integers = rows.dtype == np.float32 and limits.max() * 2.0**-exponent < 2.0**31
+    exactly = np.ldexp(shorter if in_integers else factors, -exponent)
+    by = exactly.astype(np.float32) if in_integers else exactly
+    total = [
+        sum(int(entry * scale) for entry, scale in zip(column, by, strict=True))
+        for column in rows.T
+    ]
     return total, norms
 
 
 @given(
-    widths=st.lists(st.sampled_from([1, 3, 40, 255, 256, 600]), min_size=1, max_size=20),
-    doubles=st.sets(st.integers(0, 5), max_size=2),
+    width=st.sampled_from([1, 3, 40, 255, 256, 600, 3_000]),
+    dtype=st.sampled_from([np.float32, np.float64]),
     users=st.integers(1, 9),
     exponent=st.integers(-34, -3),
-    narrow=st.sampled_from([0, 40, 2_000]),
     block=st.sampled_from([1, 900, 2**17]),
     seed=st.integers(0, 2**32),
 )
-def test_parts_worked_on_together_are_added_up_as_each_by_itself(
-    widths: list[int],
-    doubles: set[int],
-    users: int,
-    exponent: int,
-    narrow: int,
-    block: int,
-    seed: int,
+def test_users_worked_on_together_are_added_up_as_each_by_itself(
+    width: int, dtype: type, users: int, exponent: int, block: int, seed: int
 ) -> None:
     rng, scratch = np.random.default_rng(seed), Scratch()
     limits = np.full(users, 0.5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sums, "_NARROW", narrow)
         patch.setattr(sums, "_BLOCK", block)
-        for _ in range(2):  # the second time in memory in which something is left
-            parts = [
-                (rng.normal(size=(users, width)) * rng.choice([0.0, 1e-25, 0.02, 3.0])).astype(
-                    np.float64 if place in doubles else np.float32
-                )
-                for place, width in enumerate(widths)
-            ]
+        for scale in (rng.choice([0.0, 1e-25, 0.02, 3.0]), 1.0):  # then in memory with a content
+            rows = (rng.normal(size=(users, width)) * scale).astype(dtype)
             clipped = ClippedSum(exponent, scratch=scratch)
-            norms = clipped.add(parts, limits)
-            expected, expected_norms = one_by_one(parts, limits, exponent)
-            assert total_of(clipped).tolist() == expected
-            assert norms.tolist() == expected_norms.tolist()
+            norms = clipped.add(rows, limits)
+            assert (total_of(clipped).tolist(), norms.tolist()) == one_by_one(
+                rows, limits, exponent
+            )
 
 
 def test_rows_at_their_level_stay_as_they_are() -> None:
     row = np.array([[3.0, 4.0]], dtype=np.float32)
     clipped = ClippedSum(0)
-    assert clipped.add([row], np.array([5.001])) == pytest.approx([5.0], rel=1e-4)
+    assert clipped.add(row, np.array([5.001])) == pytest.approx([5.0], rel=1e-4)
     assert total_of(clipped).tolist() == [3, 4]
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64", "left", "right"])
+@pytest.mark.parametrize("kind", ["float32", "float64"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_rows_that_are_not_finite_count_as_zero(kind: str, bad: float) -> None:
-    if kind in ("left", "right"):
-        outer = Outer(np.ones((3, 2), np.float32) / 10, np.ones((3, 4), np.float32) / 10)
-        getattr(outer, kind)[1, 1] = bad
-        parts: list[Part] = [outer]
-    else:
-        rows = np.full((3, 308), 0.01, dtype=kind)
-        rows[1, 299] = bad
-        parts = in_parts(rows)
-    clipped = ClippedSum(-24, {0} if len(parts) == 1 else ())
-    norms = clipped.add(parts, np.ones(3))
+    rows = np.full((3, COLUMNS), 0.01, dtype=kind)
+    rows[1, 299] = bad
+    clipped = ClippedSum(-24)
+    norms = clipped.add(rows, np.ones(3))
     assert np.isinf(norms).tolist() == [False, True, False]
-    ((exponent, total),) = clipped.totals()
-    assert total * 2.0**exponent == pytest.approx(np.full(len(total), 0.02), rel=1e-3)
+    assert total_of(clipped) * 2.0**-24 == pytest.approx(np.full(COLUMNS, 0.02), rel=1e-3)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -248,7 +158,7 @@ def test_row_that_is_not_finite_does_not_change_others(
     sums, norms = [], []
     for one, some in ((bad, limits), (rows[1:], limits[1:]), (native[1:], limits[1:])):
         clipped = ClippedSum(-24)
-        norms.append(clipped.add([one], some)[-19:].tolist())
+        norms.append(clipped.add(one, some)[-19:].tolist())
         sums.append(total_of(clipped).tolist())
     assert sums[0] == sums[1] == sums[2]
     assert norms[0] == norms[1] == norms[2]
@@ -257,7 +167,7 @@ def test_row_that_is_not_finite_does_not_change_others(
 def test_float32_rows_with_overflowing_squares_are_clipped() -> None:
     rows = np.full((1, 4), 3e38, dtype=np.float32)
     clipped = ClippedSum(-24)
-    assert clipped.add([rows], np.array([1.0])) == pytest.approx([6e38])
+    assert clipped.add(rows, np.array([1.0])) == pytest.approx([6e38])
     assert total_of(clipped) * 2.0**-24 == pytest.approx(np.full(4, 0.5), rel=1e-4)
 
 
@@ -266,26 +176,19 @@ def test_empty_batches_and_rows_of_zeros_add_nothing(dtype: type) -> None:
     for width in (0, 1, 256, 1000):
         for rows in (0, 2):
             clipped = ClippedSum(-24)
-            norms = clipped.add([np.zeros((rows, width), dtype)], np.ones(rows))
+            norms = clipped.add(np.zeros((rows, width), dtype), np.ones(rows))
             assert norms.tolist() == [0.0] * rows
             assert total_of(clipped).tolist() == [0] * width
 
 
-@pytest.mark.parametrize(
-    ("outer", "level", "other"),
-    [((), 255.9, 256.1), ((0,), 0.0624, 0.0626)],
-    ids=["plain", "outer"],
-)
-def test_rounding_of_a_row_does_not_depend_on_levels_of_others(
-    outer: tuple[int, ...], level: float, other: float
-) -> None:
+def test_rounding_of_a_row_does_not_depend_on_levels_of_others() -> None:
     """One level is just short enough for float32, and the other is not."""
     rng = np.random.default_rng(1)
     rows = np.asarray(rng.uniform(300, 400, (50, 4)), dtype=np.float32)
     nothing = np.zeros((1, 4), dtype=np.float32)
-    alone, beside = ClippedSum(-23, outer), ClippedSum(-23, outer)
-    alone.add([rows], np.full(50, level))
-    beside.add([np.vstack([rows, nothing])], np.append(np.full(50, level), other))
+    alone, beside = ClippedSum(-23), ClippedSum(-23)
+    alone.add(rows, np.full(50, 255.9))
+    beside.add(np.vstack([rows, nothing]), np.append(np.full(50, 255.9), 256.1))
     assert (total_of(alone) == total_of(beside)).all()
 
 
@@ -293,7 +196,7 @@ def test_subnormal_float32_factors_count_as_zero() -> None:
     entry = np.float32(float.fromhex("0x1.fc1ae4p+127"))
     for limit in (0.99999998509, 1.0 - 2.0**-30, 2.0 - 2.0**-26, 3.0):
         clipped = ClippedSum(0)
-        clipped.add([np.array([[entry]])], np.array([limit]))
+        clipped.add(np.array([[entry]]), np.array([limit]))
         assert total_of(clipped)[0] <= limit
 
 
@@ -302,32 +205,7 @@ def test_subnormal_float32_factors_count_as_zero() -> None:
 def test_the_norm_of_a_row_is_its_own_in_any_layout(dtype: type, width: int) -> None:
     rows = np.random.default_rng(2).normal(size=(9, width)).astype(dtype)
     limits = np.ones(len(rows))
-    norms = ClippedSum(-24).add([rows], limits)
-    assert (ClippedSum(-24).add([np.asfortranarray(rows)], limits) == norms).all()
+    norms = ClippedSum(-24).add(rows, limits)
+    assert (ClippedSum(-24).add(np.asfortranarray(rows), limits) == norms).all()
     for one, norm in zip(rows, norms, strict=True):
-        assert ClippedSum(-24).add([one[np.newaxis]], np.ones(1)) == norm
-
-
-def test_a_norm_over_many_parts_does_not_depend_on_other_users() -> None:
-    random = np.random.default_rng(4)
-    parts = [
-        Outer(*(random.normal(size=(USERS, 5)).astype(np.float32) for _ in range(2)))
-        for _ in range(40)
-    ]
-    levels = np.full(USERS, 0.5)
-    together = ClippedSum(-24, outer=range(40)).add(parts, levels)
-    alone = [
-        ClippedSum(-24, outer=range(40)).add([rows_at(part, [u]) for part in parts], levels[:1])[0]
-        for u in range(USERS)
-    ]
-    assert together.tolist() == alone
-
-
-def test_the_grid_of_what_is_released_follows_no_data() -> None:
-    rows = Outer(np.ones((1, 2), np.float32), np.ones((1, 3), np.float32))
-    of_step = [ClippedSum(-24, outer={0, 2}) for _ in range(3)]
-    of_step[0].begin([6, 2, 6])  # no user was drawn
-    of_step[1].add([rows, rows.left, rows], np.ones(1))
-    of_step[2].add([np.ones((1, 6)), rows.left, rows], np.ones(1))  # not all as outer products
-    grids = [[(exponent, len(total)) for exponent, total in one.totals()] for one in of_step]
-    assert grids[0] == grids[1] == grids[2] == [(-36, 6), (-24, 2), (-36, 6)]
+        assert ClippedSum(-24).add(one[np.newaxis], np.ones(1)) == norm

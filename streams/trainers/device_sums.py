@@ -1,0 +1,409 @@
+"""Exact sums of clipped gradients on the device that computed them, with PyTorch.
+
+A user's gradient is rounded to integers once, and everything after that is exact: so the norm is
+that of the integers which are added, however many rows of the user cancel. The gradient of a weight
+is kept as the rows l_t (p,) and r_t (q,) of which it is the sum of outer products l_t r_t^T, one
+for each token of each of the user's examples. It is not written out.
+
+For a user with the level c, and sums on a grid of spacing v, coarser than which the sum is released
+on a grid of spacing w:
+
+1. Each part i of the gradient has a power of two 2^K_i, from the largest entries of the user's own
+   rows, the user's own number of rows, c, and public numbers: v and the sizes of the model.
+2. G_i is the integer matrix closest to 2^K_i times the part. For rows, G_i = sum_t L_t R_t^T with
+   integer rows: each side is multiplied by a power of two and rounded, and the two powers of a row
+   multiply to 2^K_i. Bits are limited so that every product of matrices below is exact in float64.
+3. n_i >= |G_i|. For rows, |G_i|^2 is the sum over pairs of the user's own rows of
+   (L_s . L_t) (R_s . R_t), or of the squares of G_i, whichever takes fewer operations for the
+   user's own number of rows. Terms are rounded up to integers, so that their order has no effect.
+4. N^2 = sum_i (2^-K_i n_i)^2, and f is at most 1 and at most (c - w sqrt(d)) / N, rounded down, for
+   d columns in all. F_i = floor(f 2^-K_i / v), an integer.
+5. The sum adds F_i G_i. In spacings, the square of all parts is sum_i F_i^2 |G_i|^2 <= (f / v)^2
+   sum_i (2^-K_i n_i)^2 = (f N / v)^2. So the user adds at most c - w sqrt(d).
+6. The total is rounded down to the grid of spacing w when it is released, and noise is drawn on
+   that grid (``PrivateSteps.close_step``). An entry changes by less than w more with the user than
+   the user adds, hence all entries together by at most w sqrt(d) more in norm: by at most c.
+
+Steps 1 to 5 use floats in two ways. Single operations on one number are rounded as IEEE 754 says on
+every device. Sums and products of matrices have integer values below 2^53, so they are exact in any
+order. So the integers that a user adds are a function of that user's own gradient, bit for bit:
+they depend neither on the other users, nor on batches, nor on the device. Gradients themselves may
+be rounded differently by another device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from accounting.exact.invalid_input import quoted
+from streams.sdk.errors import InvalidRequest
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+
+_LEVEL_BITS: Final = 50  # a level has at most so many bits, in spacings
+_SUM_BITS: Final = 58  # as many users as are expected, all at the clip norm; 16 times as many fit
+_FINEST: Final = 30  # powers of two between the two spacings, at most
+_FACTOR_BITS: Final = 6, 20  # of F_i at least, even if all rows of the user have one direction
+_PRODUCT_BITS: Final = 32  # of products of integers, before F_i gets more bits
+_WRITTEN_BITS: Final = 19  # squares of 2**14 such integers add up to less than 2**53
+_COLUMNS: Final = 2**14
+_BLOCK: Final = 2**17  # entries per block, so that they stay in the cache
+_ENTRIES: Final = 2**21  # entries per block of products
+_NARROW: Final = 1024  # parts with at most this many columns are processed together
+_NONE: Final = -3000  # the exponent of a row of zeros
+_UNUSABLE: Final = 9000  # the exponent of a row that is not finite, or too long
+_SMALLEST: Final = -400
+_LARGEST_ENTRY: Final = 2.0**400
+_BELOW: Final = 1.0 - 2.0**-48  # covers the roundings of N, sqrt(d) and f in step 4
+_MOST: Final = 100  # an exponent of a scale, which float32 has
+_EXACT: Final = 2.0**52
+
+
+class Written:
+    """A part of gradients that is written out.
+
+    Args:
+        rows: (k, d), one per user. They are overwritten by integers.
+    """
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows if rows.dtype.itemsize >= 4 else rows.float()
+        self.shape, self.device = (len(rows), rows.shape[1]), rows.device
+        self.room = float(rows.shape[1])  # the square of the norm of a row of ones
+        self.bits = _WRITTEN_BITS  # of an integer, so that sums of squares are exact
+
+    def exponents(self) -> torch.Tensor:
+        """Return e, (k,), with 2**e above all entries of a row."""
+        return _exponents(_largest(self.rows))
+
+    def by_user(self, exponents: Integers) -> Integers:
+        """Return the largest exponent of each user, (k,)."""
+        return exponents
+
+    def squares(self, powers: Integers) -> torch.Tensor:
+        """Do steps 2 and 3: round to integers, and return the squares of n_i, (k,)."""
+        scales = _two_to(torch.from_numpy(powers).to(self.device)).to(self.rows.dtype)[:, None]
+        found = torch.zeros(len(self.rows), dtype=torch.float64, device=self.device)
+        for users, columns in _blocks(*self.shape):
+            integers = self.rows[users, columns].mul_(scales[users]).round_()
+            found[users] += integers.to(torch.float64, copy=True).square_().sum(dim=1)
+        return found
+
+    def add_to(self, total: torch.Tensor, factors: Floats, _: Integers, at_once: int) -> None:
+        """Do step 5, for at most so many users at once."""
+        by = torch.from_numpy(factors).to(self.device)
+        for users, columns in _blocks(*self.shape, at_once):
+            added = by[users] @ self.rows[users, columns].double()
+            total[columns] += added.long().to(total.device)
+
+    def drop(self, unusable: NDArray[np.bool_]) -> None:
+        """Set the gradients of these users to zero."""
+        self.rows = _without(self.rows, unusable)
+
+
+class Factored:
+    """A part of gradients that are sums of outer products of rows.
+
+    Args:
+        left: (n, t, p), t rows of each example; or integers (n, t) below p, for rows that are 1 at
+            this place and 0 elsewhere.
+        right: (n, t, q).
+        counts: (k,), the number of examples of each user, in order.
+        sizes: (p, q).
+    """
+
+    def __init__(
+        self, left: torch.Tensor, right: torch.Tensor, counts: Integers, sizes: tuple[int, int]
+    ) -> None:
+        self._left, self._right, self._counts, self._sizes = left, right, counts, sizes
+        self._starts = np.cumsum(counts) - counts
+        self._is_index = not left.is_floating_point()
+        self.shape, self.device = (len(counts), sizes[0] * sizes[1]), right.device
+        rows = counts * right.shape[1]
+        # The square of the norm of a user's part if all rows are ones.
+        entries = sizes[1] if self._is_index else self.shape[1]
+        self.room = np.square(rows.astype(np.float64)) * entries
+        # The bits of a product of two integers, so that all products of matrices are exact.
+        if self._is_index:
+            self.bits = (51 - sizes[1].bit_length()) // 2
+        else:
+            self.bits = 50 - np.frexp(np.maximum(rows, max(sizes)))[1]
+
+    def exponents(self) -> torch.Tensor:
+        """Return e, (n,), with 2**e above all products of entries of a row of the example."""
+        self._of_right = _exponents(_largest(self._right))
+        self._of_left = torch.zeros_like(self._of_right)
+        if not self._is_index:
+            self._of_left = _exponents(_largest(self._left))
+        return (self._of_left + self._of_right).amax(dim=1)
+
+    def by_user(self, exponents: Integers) -> Integers:
+        """Return the largest exponent of each user, (k,)."""
+        return np.asarray(np.maximum.reduceat(exponents, self._starts))
+
+    def squares(self, powers: Integers) -> torch.Tensor:
+        """Do steps 2 and 3: return the squares of n_i, (k,)."""
+        found = torch.zeros(len(powers), dtype=torch.float64, device=self.device)
+        (p, q), t = self._sizes, self._right.shape[1]
+        for count in np.unique(self._counts).tolist():
+            rows = count * t
+            by_pairs = rows * rows <= p if self._is_index else rows * (p + q) <= p * q
+            at_once = _at_once(rows * (p + q) + (rows * rows if by_pairs else p * q))
+            users = np.flatnonzero(self._counts == count)
+            for some in np.split(users, range(at_once, len(users), at_once)):
+                chosen = (self._starts[some, None] + np.arange(count)).ravel()
+                left, right = (
+                    side.reshape(len(some), rows, *side.shape[2:])
+                    for side in self._integers(chosen, np.repeat(powers[some], count))
+                )
+                terms = self._pairs(left, right) if by_pairs else self._entries(left, right)
+                found[torch.from_numpy(some)] = _sums(terms.flatten(1))
+        return found
+
+    def _pairs(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Return the terms (k, t, t) of the squared norm, by pairs of rows."""
+        products = right @ right.mT
+        if self._is_index:
+            return products.mul_(left[:, :, None] == left[:, None])
+        return products.mul_(left @ left.mT)
+
+    def _entries(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Return the terms (k, p, q) of the squared norm, by entries."""
+        if not self._is_index:
+            return (left.mT @ right).square_()
+        written = right.new_zeros(len(left), *self._sizes)
+        for one, places, rows in zip(written, left, right, strict=True):
+            one.index_add_(0, places, rows)
+        return written.square_()
+
+    def add_to(self, total: torch.Tensor, factors: Floats, powers: Integers, at_once: int) -> None:
+        """Do step 5, for at most so many rows at once."""
+        (p, q), view = self._sizes, total.view(self._sizes)
+        by_example, powers = np.repeat(factors, self._counts), np.repeat(powers, self._counts)
+        examples, columns = _at_once(self._right.shape[1] * (p + q)), _at_once(q)
+        for start in range(0, len(by_example), examples):
+            chosen = np.arange(start, min(start + examples, len(by_example)))
+            left, right = self._integers(chosen, powers[chosen])
+            by = torch.from_numpy(by_example[chosen]).to(self.device)[:, None, None]
+            right = right.mul_(by).flatten(0, 1)
+            left = left.flatten(0, 1)
+            if self._is_index:
+                view.index_add_(0, left.to(total.device), right.long().to(total.device))
+                continue
+            for row in range(0, len(left), at_once):
+                some = slice(row, row + at_once)
+                for first in range(0, p, columns):
+                    block = slice(first, first + columns)
+                    added = left[some, block].T @ right[some]
+                    view[block] += added.long().to(total.device)
+
+    def _integers(self, chosen: Integers, powers: Integers) -> tuple[torch.Tensor, torch.Tensor]:
+        """Do step 2 for some examples: return their integer rows."""
+        if len(chosen) == chosen[-1] - chosen[0] + 1:
+            at: Any = slice(int(chosen[0]), int(chosen[-1]) + 1)
+        else:
+            at = torch.from_numpy(chosen).to(self.device)
+        of_left, of_right = self._of_left[at], self._of_right[at]
+        power = torch.from_numpy(powers).to(self.device)[:, None]
+        used = (of_left + of_right > _NONE // 2).double()  # both sides of other rows become zero
+        of_scale = 0 if self._is_index else (power + of_right - of_left) >> 1
+        left, right = self._left[at], self._right[at]
+        right = (right * (_two_to(power - of_scale) * used)[..., None]).round_()
+        if not self._is_index:
+            left = (left * (_two_to(of_scale) * used)[..., None]).round_()
+        return left, right
+
+    def drop(self, unusable: NDArray[np.bool_]) -> None:
+        """Set the gradients of these users to zero."""
+        by_example = np.repeat(unusable, self._counts)
+        self._right = _without(self._right, by_example)
+        if not self._is_index:
+            self._left = _without(self._left, by_example)
+
+
+Part: TypeAlias = Written | Factored
+
+
+class DeviceSum:
+    """A sum over users of clipped gradients, in parts by parameter.
+
+    Args:
+        exponent: the sum is released in multiples of 2**exponent, the w of the proof.
+        clip_norm: the largest level.
+        expected: a public number of users of a step.
+    """
+
+    def __init__(self, exponent: int, *, clip_norm: float, expected: float) -> None:
+        bits = min(_LEVEL_BITS, _SUM_BITS - math.ceil(math.log2(max(1.0, expected))))
+        fine = math.frexp(clip_norm)[1] - bits
+        self._exponent, self._fine = exponent, min(exponent, max(fine, exponent - _FINEST))
+        self.columns: int | None = None
+
+    def begin(self, columns: int, device: torch.device | None = None) -> None:
+        """Set the number of columns, for a sum that may stay empty."""
+        self.columns = columns
+        self._total = torch.zeros(columns, dtype=torch.int64, device=device)
+
+    def check(self, parts: Sequence[Part], users: int) -> None:
+        """Check that parts are the gradients of so many users.
+
+        Raises:
+            InvalidRequest: they are not.
+        """
+        shapes = [part.shape for part in parts]
+        columns = sum(width for _, width in shapes)
+        if any(rows != users for rows, _ in shapes) or self.columns not in (None, columns):
+            raise InvalidRequest(
+                f"parts have shapes {quoted(shapes)}; they must have {users} rows, and "
+                f"{self.columns or 'any number of'} columns in all"
+            )
+
+    def total(self) -> tuple[int, Integers]:
+        """Return the exponent of the spacing v, and the sum in multiples of it."""
+        return self._fine, self._total.cpu().numpy()
+
+    def add(self, parts: Sequence[Part], limits: Floats) -> Floats:
+        """Add gradients, clipped to their limits; return their norms, (k,), rounded up.
+
+        A gradient that is not finite, or too long, counts as zero, with an infinite norm.
+
+        Args:
+            parts: of all parameters of the model.
+            limits: (k,), the norms to clip to.
+        """
+        if self.columns is None:
+            self.begin(sum(part.shape[1] for part in parts), parts[0].device)
+        limits = limits - math.ldexp(math.sqrt(self._total.numel()), self._exponent)
+        limits = np.maximum(limits, 0.0) * _BELOW
+        together = self._together(parts)
+        columns = [part for part, _ in together]
+        # Step 1.
+        tops = _by_user(columns, len(limits))
+        unusable = tops.max(axis=0) > _UNUSABLE // 2
+        if unusable.any():
+            for part in columns:
+                part.drop(unusable)
+            tops = _by_user(columns, len(limits))
+        powers = self._powers(columns, tops, limits)
+        # Steps 2 and 3.
+        found = [part.squares(one) for part, one in zip(columns, powers, strict=True)]
+        factors, norms = self._factors(_on_host(found), tops, powers, limits)
+        # Step 5.
+        sizes = np.ldexp(factors, np.maximum(tops + powers, 0) + 1).max(axis=1, initial=1.0)
+        for (part, views), by, one, size in zip(together, factors, powers, sizes, strict=True):
+            total = views[0] if len(views) == 1 else views[0].new_zeros(part.shape[1])
+            part.add_to(total, by, one, int(_EXACT / size))
+            if len(views) > 1:
+                for view, added in zip(views, total.split([len(v) for v in views]), strict=True):
+                    view += added
+        return np.where(unusable, np.inf, norms)
+
+    def _together(self, parts: Sequence[Part]) -> list[tuple[Part, list[torch.Tensor]]]:
+        """Return parts and their places in the sum, narrow written parts as one part."""
+        narrow: list[tuple[torch.Tensor, torch.Tensor]] = []
+        found: list[tuple[Part, list[torch.Tensor]]] = []
+        for part, view in zip(parts, self._total.split([p.shape[1] for p in parts]), strict=True):
+            if isinstance(part, Written) and part.shape[1] <= _NARROW:
+                narrow.append((part.rows, view))
+            else:
+                found.append((part, [view]))
+        if narrow:
+            device = narrow[0][0].device
+            rows = torch.cat([rows.to(device) for rows, _ in narrow], dim=1)
+            found.append((Written(rows), [view for _, view in narrow]))
+        return found
+
+    def _powers(self, parts: Sequence[Part], tops: Integers, limits: Floats) -> Integers:
+        """Return the K_i, (parts, k)."""
+        room = np.zeros(len(limits)) + sum(part.room for part in parts)
+        bits = np.frexp(limits)[1] - 1 - self._fine - (np.frexp(room)[1] + 1) // 2
+        bits -= np.clip(bits - _PRODUCT_BITS, *_FACTOR_BITS)
+        of_user = np.minimum(bits - tops.max(axis=0), -self._fine)
+        most = np.array([part.bits - top for part, top in zip(parts, tops, strict=True)])
+        found: Integers = np.clip(np.minimum(of_user, most), -1000, _MOST).astype(np.int64)
+        return found
+
+    def _factors(
+        self, squares: Floats, tops: Integers, powers: Integers, limits: Floats
+    ) -> tuple[Floats, Floats]:
+        """Do step 4: return the F_i, (parts, k), and N, (k,)."""
+        used = tops > _NONE // 2
+        total = np.zeros(len(limits))
+        for one in np.where(used, np.ldexp(squares, -2 * powers), 0.0):
+            total += one  # numpy's sum over parts would take another order for a single user
+        norms = np.sqrt(total) * (1.0 + (len(squares) + 4) * 2.0**-52)
+        # The product of a single row has to be exact, also if the user's rows cancel.
+        exact = 2.0**-2 * _EXACT * np.ldexp(1.0, powers + self._fine - np.maximum(tops + powers, 0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            wanted = np.where(norms > 0.0, limits / norms, 1.0)
+        f = np.minimum(np.minimum(1.0, wanted), np.where(used, exact, 1.0).min(axis=0))
+        return np.where(used, np.floor(np.ldexp(f, -powers - self._fine)), 0.0), norms
+
+
+def _by_user(parts: Sequence[Part], users: int) -> Integers:
+    """Return the exponents of the largest entries, (parts, users)."""
+    exponents = [part.exponents() for part in parts]
+    found = _on_host([torch.cat([one.to(exponents[0].device) for one in exponents])])[0]
+    by_part = np.split(found, np.cumsum([len(one) for one in exponents])[:-1])
+    tops = [part.by_user(one) for part, one in zip(parts, by_part, strict=True)]
+    return np.asarray(np.array(tops).reshape(len(parts), users), dtype=np.int64)
+
+
+def _on_host(tensors: Sequence[torch.Tensor]) -> NDArray[Any]:
+    """Return tensors of one shape as one array, which waits for the device once."""
+    found: NDArray[Any] = torch.stack([one.to(tensors[0].device) for one in tensors]).cpu().numpy()
+    return found
+
+
+def _largest(rows: torch.Tensor) -> torch.Tensor:
+    """Return the largest absolute value along the last axis; NaN if there is one."""
+    return torch.linalg.vector_norm(rows, math.inf, dim=-1)
+
+
+def _exponents(largest: torch.Tensor) -> torch.Tensor:
+    """Return the least e, an int64, with 2**e above a number that is not negative."""
+    found = torch.frexp(largest.double())[1].clamp_(min=_SMALLEST).long()
+    found = torch.where(largest > 0.0, found, _NONE)
+    return torch.where(largest < _LARGEST_ENTRY, found, _UNUSABLE)  # NaN is not below
+
+
+def _two_to(exponents: torch.Tensor) -> torch.Tensor:
+    """Return exact powers of two, which ``torch.exp2`` does not promise on every device."""
+    return (exponents.clamp(-1022, 1022) + 1023 << 52).view(torch.float64)
+
+
+def _sums(terms: torch.Tensor) -> torch.Tensor:
+    """Return the sums of the rows of terms (k, m), rounded up, in whatever order they are added.
+
+    The terms are rounded to 53 bits, and each row has a sum that is not negative.
+    """
+    count = terms.shape[1]
+    bits = 51 - count.bit_length()
+    top = torch.frexp(_largest(terms))[1].long()
+    whole = (terms * _two_to(bits - top)[:, None]).ceil_().sum(dim=1)  # integers below 2**51
+    return (whole + count) * _two_to(top - bits)
+
+
+def _without(rows: torch.Tensor, unusable: NDArray[np.bool_]) -> torch.Tensor:
+    """Return rows with zeros in place of those that are not usable."""
+    mask = torch.from_numpy(unusable).to(rows.device)
+    return rows.masked_fill(mask.view(-1, *[1] * (rows.dim() - 1)), 0.0)
+
+
+def _at_once(entries: int) -> int:
+    """Return how many blocks of so many entries are processed at once."""
+    return max(1, _ENTRIES // entries)
+
+
+def _blocks(rows: int, columns: int, at_most: int = _BLOCK) -> Iterator[tuple[slice, slice]]:
+    at_once = max(1, min(_BLOCK // max(1, min(columns, _COLUMNS)), at_most))
+    for first in range(0, columns, _COLUMNS):
+        for start in range(0, rows, at_once):
+            yield slice(start, start + at_once), slice(first, first + _COLUMNS)
