@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.records import MAX_REQUEST_BYTES
+from streams.records import MAX_QUOTED_BYTES
 from streams.records.users import partitions_of
 from tests.audit.bad_input import BAD_INPUT, PARTITIONS, BadInput, ChargedRun
 from tests.unit.ledger.audited import AuditedLog
@@ -33,7 +33,7 @@ def test_bad_input_is_refused_and_the_stream_goes_on(log: AuditedLog, case: BadI
     value = case.record(LANE)
     rejected = answer_of(log.send(value))
     assert (rejected.reason, log.reason()) == (case.reason, case.reason)
-    assert rejected.record == (value or b"")[:MAX_REQUEST_BYTES]
+    assert rejected.record == (value or b"")[:MAX_QUOTED_BYTES]
     assert (log.ledger.summary(), log.spent()) == before
     assert admitted(answer_of(log.send(msgspec.msgpack.encode(LANE.charge())))) == [True] * 4
 
