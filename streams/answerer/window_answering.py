@@ -518,17 +518,19 @@ class Answering:
         """
         if (begun := self._history.begun) is None:
             return
+        kind, number, *_ = [*begun.source.split(":"), ""]
+        given = f"{number} other files or tables" if kind == "parts" else "another input"
         for what, before, now in (
             ("another file of queries", begun.query_file, [self.query_file.digest]),
-            ("another input", begun.source, [self._source, *self._continues]),
+            (given, begun.source, [self._source, *self._continues]),
         ):
             if before not in now:
                 raise UnusableQueries(
                     f"run {self.query_file.run!r} was begun with {what}, and a run has one file "
-                    "of queries and one input, to which files may only be added, each after those "
-                    "before. Restore it, or close the run, and give this file its own run "
-                    "name, and a start after the last published answer. Users keep what they have "
-                    "spent",
+                    "of queries and one input, to which files or tables may only be added, each "
+                    "after those before. Restore it, or close the run, and give this file its own "
+                    "run name, and a start after the last published answer. Users keep what they "
+                    "have spent",
                     "run",
                 )
 

@@ -124,7 +124,7 @@ def answer(options: argparse.Namespace, config: Config) -> int:
         raise UnusableInput("--until is about files of events: give --input FILE")
     if config.budgets:
         raise UnusableInput(
-            "a budget file answers the queries of one file of events: give --input FILE. A topic "
+            "a budget file answers queries about files of events: give --input FILE. A topic "
             "needs a service"
         )
     from streams.answerer.answerer_app import run_answerer

@@ -113,6 +113,14 @@ def test_windows_close_by_the_time_that_is_given_and_not_by_an_event(tmp_path: P
     assert users_of(world) == [{1}, {4}, {1, 4}]
 
 
+def test_files_of_one_command_may_overlap_in_time(tmp_path: Path) -> None:
+    world = World(TWICE)
+    first = file_of(tmp_path / "1.jsonl", [(1, 1), (2, 15)])
+    second = file_of(tmp_path / "2.jsonl", [(3, 2), (4, 12)])
+    live(world, [first, second], 20)
+    assert users_of(world) == [{1, 3}, {2, 4}, {1, 2, 3, 4}]
+
+
 def test_late_events_count_in_the_windows_that_are_open(tmp_path: Path) -> None:
     world = World(TWICE)
     first = file_of(tmp_path / "1.jsonl", [(1, 1)])
@@ -140,7 +148,7 @@ def test_an_earlier_file_that_changed_moved_or_went_is_refused(tmp_path: Path) -
         [first, changed],
         [changed],
     ):
-        with pytest.raises(UnusableQueries, match="another input"):
+        with pytest.raises(UnusableQueries, match="2 other files"):
             live(world, files, 30)
     assert world.contents == before
     live(world, [first, second, third], 30)

@@ -304,7 +304,7 @@ def test_tables_are_added_day_by_day(budgets: Path) -> None:
         for n in range(1, 5)
     ]
     assert counts == [2, 5, 7, 10]
-    with pytest.raises(UnusableQueries, match="another input"):
+    with pytest.raises(UnusableQueries, match="4 other files or tables"):
         answer_table(_content(), days[1:], budgets=budgets)
     assert len(answer_table(_content(), days, budgets=budgets)) == 7 * 2 + 3
 
