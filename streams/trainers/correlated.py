@@ -188,7 +188,7 @@ class CorrelatedSteps(PrivateSteps):
         asked = np.asarray(self._cohort(step))
         found = np.unique(asked)
         inside = asked.dtype.kind in "iu" and ((found >= 0) & (found < len(self._users))).all()
-        if len(asked) and not (inside and asked.shape == found.shape):
+        if asked.size and not (inside and asked.shape == found.shape):
             raise InvalidRequest(
                 f"cohort returns {quoted(asked)} in step {step}; it must return distinct indices "
                 f"below {len(self._users)}, the number of users"

@@ -384,6 +384,7 @@ def test_user_who_is_given_twice_is_rejected(service: Turnstile) -> None:
         lambda t: [-1],
         lambda t: [USERS],
         lambda t: [0.5],
+        lambda t: 5,
         lambda t: [[0], [1]],
         lambda t: np.ones(USERS, dtype=bool),
     ],
