@@ -103,8 +103,8 @@ def check_independence(
             compare(is_double=False)
         except (RuntimeError, TypeError) as error:
             raise InvalidRequest(
-                f"gradients of the examples cannot be computed: {error}. Opacus may not have a "
-                "layer of this model, or adapters of this kind"
+                f"the loss of the examples and its gradients cannot be computed: {error}. If the "
+                "loss is right, Opacus may not have a layer of this model, or adapters of this kind"
             ) from error
 
 
