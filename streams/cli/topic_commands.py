@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
+from dataclasses import asdict
 from typing import Any, Final
 
 from msgspec import UnsetType
@@ -49,12 +50,19 @@ _ODOMETER: Final = {
 
 @command("halts", FILE_CLIENT, ONLY_RUN, FOLLOW, lines=("halt",))
 def halts(options: argparse.Namespace, config: Config) -> int:
-    """Show HALT events: which users were halted at which step."""
+    """Show HALT events: which users were halted at which step.
+
+    With --json, each has the id of its decision, for `turnstile explain --decision`.
+    """
     dataset, run = options.of
     if options.follow:
         warn_of_absent(dataset, config)
     with client_of(config) as turnstile:
-        found = turnstile.halts(dataset, run=run, since="earliest", follow=options.follow)
+        events = turnstile.halts(dataset, run=run, since="earliest", follow=options.follow)
+        found = (
+            {**asdict(halt), "decision": f"{turnstile.log}/{halt.partition}/{halt.offset}"}
+            for halt in events
+        )
         if show("halt", found, options.json, _HALT, follow=options.follow):
             return Exit.OK
     what = "HALT events" if run is None else f"HALT events of run {run!r}"

@@ -194,6 +194,14 @@ class Turnstile:
         return self._connection.partitions
 
     @property
+    def log(self) -> str:
+        """Return the id of the log, the first part of the ids of its decisions (``DecisionId``).
+
+        ``f"{t.log}/{halt.partition}/{halt.offset}"`` is the id of the decision that halted a user.
+        """
+        return self._connection.log.hex()
+
+    @property
     def is_broken(self) -> bool:
         """Return whether answers can no longer be received: open another Turnstile."""
         return self._connection.is_broken

@@ -137,6 +137,8 @@ def test_explain_and_report_show_what_users_spent(path: Path) -> None:
 
 def test_records_and_datasets_are_shown(path: Path) -> None:
     (halt,) = on(path, "halts").lines
+    (halted,) = on(path, "explain", "--decision", halt["decision"], "--user", "5").lines
+    assert (halted["what"], halted["step"]) == ("halted", halt["step"])
     assert (halt["user"], halt["step"]) == (5, 4)
     odometers = on(path, "odometer").lines
     assert {line["user"] for line in odometers} == set(range(USERS))
