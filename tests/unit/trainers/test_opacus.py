@@ -56,7 +56,8 @@ def flat(module: Any) -> np.ndarray:
 
 
 def seeded(step: int) -> np.random.Generator:
-    return np.random.default_rng([7, step])
+    # With 2 of 10 first numbers, a pooling or ReLU is so near a tie that rounding decides it.
+    return np.random.default_rng([8, step])
 
 
 @pytest.mark.slow
