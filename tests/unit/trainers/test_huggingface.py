@@ -181,7 +181,7 @@ def test_a_killed_training_releases_all_steps_but_those_given_up(
         noise = service.run("reviews", "a").policy.noise_multiplier
     assert isinstance(noise, float)
     expected = finetuning.by_hand(noise, [n for n in range(STEPS) if n not in given_up], kind)
-    assert model == pytest.approx(expected, abs=1e-5)
+    assert model == pytest.approx(expected, abs=1e-4)
     assert charged_steps(tmp_path / "a") == (STEPS, False)
 
 

@@ -82,7 +82,7 @@ def test_a_plain_loop_moves_every_trained_parameter_by_the_clipped_mean() -> Non
     for (name, one), other in zip(module.named_parameters(), expected.parameters(), strict=True):
         moved[name] = float((one - before[name]).detach().norm())
         assert moved[name] > 1e-3 if one.requires_grad else moved[name] == 0.0, name
-        assert one.detach().numpy() == pytest.approx(other.detach().numpy(), abs=2e-5)
+        assert one.detach().numpy() == pytest.approx(other.detach().numpy(), abs=1e-4)
     assert sum(value > 0.0 for value in moved.values()) == 8  # two layers, two adapters of two
 
 
