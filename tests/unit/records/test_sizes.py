@@ -10,15 +10,19 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec import UNSET
 
 from streams.ledger.ledger import Channel, Ledger, Output
 from streams.records import (
     MAX_ACCOUNTS,
     MAX_BALANCES,
+    MAX_BUDGETS,
     MAX_CHARGE_USERS,
+    MAX_KEYS,
     MAX_NAMES_BYTES,
     MAX_QUOTED_BYTES,
     MAX_RECORD_BYTES,
+    Allowed,
     ChargeRoster,
     CreateDataset,
     DatasetClosed,
@@ -29,6 +33,7 @@ from streams.records import (
 )
 from streams.records.digests import cost_table_digest
 from streams.records.json_outputs import to_json
+from tests.keys import public_key, signed
 
 KAFKA_DEFAULT = 1_048_588  # of max.message.bytes
 BATCH = 512  # what surrounds a record in a batch of one
@@ -192,6 +197,33 @@ def test_answer_with_all_datasets_fits() -> None:
     about = {"v": 1, "dataset": "d" * 128, "request": "t" * 64, "partition": 0, "offset": 2**53}
     answer = encode(DatasetClosed(**about, datasets=names))
     assert fits(Output(Channel.HALTS, None, answer))
+
+
+def test_answers_with_the_largest_policies_fit() -> None:
+    """Eight budgets, each with 256 orders, the longest names and the longest access list."""
+    ledger = Ledger(partition=0, partitions=1)
+    keys = sorted(public_key(f"{number}") for number in range(MAX_KEYS))
+    rights = ["charge", "manage"]
+    names = [f"{number}" + "d" * 127 for number in range(MAX_BUDGETS)]
+    outputs, outer = [], names[:-1]
+    for offset, name in enumerate(names):
+        policy = Policy(
+            dataset=name,
+            partitions=1,
+            measure="renyi",
+            orders=[2.0 + order / 7 for order in range(256)],
+            budget=[2**61 - order for order in range(256)],
+            odometer_step=[2**60 + order for order in range(256)],
+            allow=[Allowed(key=key, rights=rights) for key in keys],
+            parents=outer if name == names[-1] else UNSET,
+        )
+        request = CreateDataset(request="t" * 64, policy=policy, log=bytes(16))
+        outputs += ledger.apply(offset, signed(request, "0"))
+    opening = OpenRun(dataset=names[-1], run="r" * 128, attempt=1, request="t" * 64)
+    outputs += ledger.apply(MAX_BUDGETS, signed(opening, "0"))
+    kinds = [msgspec.msgpack.decode(output.value)["type"] for output in outputs]
+    assert kinds == ["dataset-created"] * MAX_BUDGETS + ["run-opened"]
+    assert all(map(fits, outputs))
 
 
 @pytest.mark.parametrize("length", [MAX_QUOTED_BYTES, MAX_QUOTED_BYTES + 1, MAX_RECORD_BYTES])

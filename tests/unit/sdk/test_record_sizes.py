@@ -9,9 +9,9 @@ import pytest
 from msgspec import UNSET
 
 from streams.ledger import parts
-from streams.records import MAX_RECORD_BYTES, Enrolled, RosterDecision
+from streams.records import MAX_QUOTED_BYTES, MAX_RECORD_BYTES, Enrolled, RosterDecision
 from streams.sdk.client import Turnstile
-from streams.sdk.errors import DecisionTimeout, InvalidRequest
+from streams.sdk.errors import DecisionTimeout, Fenced, InvalidRequest
 from tests.keys import private_key, public
 from tests.unit.sdk.partitions import Partitions
 
@@ -41,6 +41,15 @@ def test_the_largest_step_is_charged_and_a_larger_one_is_not_sent(service: Parti
     decision = run.charge(np.arange(most), np.ones(most), noise_stddev=4.0)
     assert decision.halted.all()
     assert MAX_RECORD_BYTES - 16 < largest(service) <= MAX_RECORD_BYTES
+
+
+def test_a_rejection_of_a_step_that_it_quotes_in_part_is_received(service: Partitions) -> None:
+    service.create()
+    run = service.open()
+    service.open()
+    with pytest.raises(Fenced):
+        run.charge(np.arange(60_000), np.ones(60_000), noise_stddev=4.0)
+    assert largest(service) > MAX_QUOTED_BYTES
 
 
 @pytest.mark.parametrize("signs", [False, True])
