@@ -31,7 +31,7 @@ from streams.failures import Exit
 from streams.operations.guarantees import ABOVE_BUDGET
 from streams.operations.rejected import utc
 from streams.records import FALSE_POSITIVE_RATE, HALT_REASONS, ChargeRoster, User
-from streams.replay.decision import DecidedUser, explain_decision
+from streams.replay.decision_explanation import DecidedUser, explain_decision
 from streams.replay.explain import AccountEvent, Explanation, Share
 from streams.replay.explain import explain as explanation_of
 from streams.replay.log_replay import compared_at, in_words, unproven

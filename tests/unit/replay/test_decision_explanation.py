@@ -14,7 +14,7 @@ from streams.failures import Exit
 from streams.records import HALT_REASONS, halt_reason
 from streams.records.decision_ids import DecisionId
 from streams.replay.archive import Archive
-from streams.replay.decision import DecidedUser, NoDecision, explain_decision
+from streams.replay.decision_explanation import DecidedUser, NoDecision, explain_decision
 from streams.replay.file import FileArchive
 from streams.sdk.decisions import StepDecision, refusing_budget
 from streams.sdk.roster_steps import RosterStep
