@@ -178,17 +178,23 @@ def joined(parts: Sequence[AnyJoined]) -> AnyJoined:
     first = parts[0]
     if len(parts) == 1 and first.parts is UNSET:
         return first
-    if any(type(part) is not type(first) for part in parts):
-        raise ValueError("has parts of several kinds")
-    rows = _JOINS[type(first)](parts)
-    blank = {"part": UNSET, "parts": UNSET, **dict.fromkeys(rows, b"")}
-    about = msgspec.structs.replace(first, **blank)
+    about = _without_rows(first)
     numbers = [(part.part, part.parts) for part in parts]
     if numbers != [(number, len(parts)) for number in range(len(parts))] or any(
-        msgspec.structs.replace(part, **blank) != about for part in parts
+        _without_rows(part) != about for part in parts
     ):
         raise ValueError("has parts that are missing or do not belong together")
-    return msgspec.structs.replace(about, **rows)
+    try:
+        return msgspec.structs.replace(about, **_JOINS[type(first)](parts))
+    except msgspec.DecodeError as error:
+        raise ValueError(f"has parts that cannot be read: {error}") from error
+
+
+def _without_rows(part: AnyJoined) -> AnyJoined:
+    """Return a part without its number and without what it says about its rows."""
+    given = [name for name in _ROWS[type(part)] if getattr(part, name) is not UNSET]
+    blank = dict.fromkeys(given, b"")
+    return msgspec.structs.replace(part, part=UNSET, parts=UNSET, **blank)
 
 
 def _join_decisions(parts: Sequence[Decision]) -> dict[str, Any]:
@@ -226,9 +232,9 @@ def _join_changes(parts: Sequence[RosterDecision]) -> dict[str, Any]:
 
 def _join_rosters(parts: Sequence[Enrolled]) -> dict[str, Any]:
     members = _starts([part.members for part in parts])
-    decisions = [_decode_roster(part.decision) for part in parts if part.decision]
     decision = b""
-    if len(decisions) == len(parts):
+    if any(part.decision for part in parts):
+        decisions = [_decode_roster(part.decision) for part in parts]
         decision = encode_output(joined(numbered(decisions)))
     return {
         "members": int(members[-1]),
@@ -237,6 +243,16 @@ def _join_rosters(parts: Sequence[Enrolled]) -> dict[str, Any]:
         **_positions_in(parts, _marks_of(parts[0]), members),
     }
 
+
+_ROWS: dict[type[object], tuple[str, ...]] = {
+    Decision: (
+        *("users", "admitted", "exhausted", "halted", "reasons"),
+        *("clipped", "granted", "collected", "norms"),
+    ),
+    RosterDecision: ("members", "granted", *_CHANGES),
+    Enrolled: ("members", "levels", "granted", "decision", "halted", "exhausted", "erased"),
+}
+"""The fields about the rows, for each kind of answer."""
 
 _JOINS: dict[type[object], Callable[[Any], dict[str, Any]]] = {
     Decision: _join_decisions,
@@ -247,7 +263,13 @@ _JOINS: dict[type[object], Callable[[Any], dict[str, Any]]] = {
 
 
 def _starts(counts: Sequence[int]) -> NDArray[np.int64]:
-    """Return the number of rows before each part, and that of all rows."""
+    """Return the number of rows before each part, and that of all rows.
+
+    Raises:
+        ValueError: a number is negative.
+    """
+    if min(counts) < 0:
+        raise ValueError("has a part about fewer than no rows")
     return np.cumsum([0, *counts])
 
 

@@ -168,6 +168,27 @@ def test_parts_of_several_answers_are_not_joined():
             joined([replace(first, part=0, parts=2), other])
 
 
+def test_parts_that_no_worker_has_made_are_not_joined():
+    rng = np.random.default_rng(0)
+    whole = roster(90, rng, 0.5, decided=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "MAX_PART_BYTES", 500)
+        first, *others = parts_of(whole)
+    for changes in (
+        {"erased": UNSET},
+        {"decision": b""},
+        {"decision": b"\xc1"},
+        {"decision": first.decision[:-1]},
+        {"members": -1},
+        {"halted": b"\2"},
+        {"digests": b""},
+    ):
+        for made in ([replace(first, **changes), *others], [first, replace(others[0], **changes)]):
+            numbered = parts.numbered(made)
+            with pytest.raises(ValueError):
+                joined(numbered)
+
+
 def test_halt_events_are_numbered_over_all_their_parts():
     count = 20_000
     users = UserIds([f"{number}" + "\x01" * 250 for number in range(count)])
