@@ -31,7 +31,7 @@ from accounting import (
     renyi_cost,
     renyi_to_epsilon,
 )
-from streams import Turnstile
+from streams import Fenced, Turnstile
 from tests.readme import blocks, example, page
 from tests.unit.sdk import files
 
@@ -140,6 +140,14 @@ def test_a_refused_release_of_many_steps_costs_nothing(path: Path) -> None:
     assert cost_of([Step(Laplace(1.0), 1.0)]) == 1.0
     ((bound,),) = spent(path)
     assert 0.5 <= bound < 1.0
+
+
+def test_a_program_that_opens_the_ledger_fences_the_one_before(path: Path) -> None:
+    with Ledger(path, "survey", **TERMS) as first, Ledger(path, "survey", **TERMS) as second:
+        second.charge([Step(PureDP(), 0.1)])
+        with pytest.raises(Fenced):
+            first.charge([Step(PureDP(), 0.1)])
+        second.charge([Step(PureDP(), 0.1)])
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 1000, 12_345])
