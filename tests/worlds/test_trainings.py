@@ -64,7 +64,7 @@ def plain_steps(data: list[Example], rate: float = 1.0) -> Iterator[Fact]:
             step = steps.begin()
             chosen, counts = grouped.select(step.positions)
             users, sums = SumsByUser(counts).add([rows[chosen]])
-            step.add(sums, users)
+            step.add(sums[0], users)
             moved = 1.0 / BATCH if rate == 1.0 and number == 0 else None
             yield Fact("noise", (step.step, step.noise_stddev, step.exponent))
             yield Fact("mean", Noisy(step.release(3), moved))
@@ -215,7 +215,7 @@ def stopped(data: list[Example]) -> Iterator[Fact]:
             step = steps.begin()
             chosen, counts = grouped.select(step.positions)
             users, sums = SumsByUser(counts).add([rows[chosen]])
-            step.add(sums, users)
+            step.add(sums[0], users)
             yield Fact("mean", Noisy(step.release(3)))
         for at, value in stop.counted:
             yield Fact("count after", at)
