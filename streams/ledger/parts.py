@@ -199,6 +199,9 @@ def _without_rows(part: AnyJoined) -> AnyJoined:
 
 def _join_decisions(parts: Sequence[Decision]) -> dict[str, Any]:
     starts = _starts([part.users for part in parts])
+    # Before memory is taken for this number of users.
+    if any(not len(p.admitted) == len(p.exhausted) == -(-p.users // 8) for p in parts):
+        raise ValueError("has parts with bit sets of the wrong length")
     is_collected = all(part.collected is not UNSET for part in parts)
     bits = {
         name: pack_bits(np.concatenate([unpack_bits(getattr(p, name), p.users) for p in parts]))

@@ -189,6 +189,12 @@ def test_parts_that_no_worker_has_made_are_not_joined():
                 joined(numbered)
 
 
+def test_a_part_about_too_many_users_takes_no_memory():
+    made = parts.numbered([decision(9, np.random.default_rng(0), 0.5)] * 2)
+    with pytest.raises(ValueError, match="bit sets"):
+        joined([made[0], replace(made[1], users=2**62)])
+
+
 def test_halt_events_are_numbered_over_all_their_parts():
     count = 20_000
     users = UserIds([f"{number}" + "\x01" * 250 for number in range(count)])
