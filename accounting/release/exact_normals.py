@@ -9,8 +9,8 @@ random variables", 1964), with exact comparisons:
    in a row. So if a deviate is uniform in a bin, its rounded value is uniform on these integers.
    No number is multiplied or rounded.
 2. The bin has a rectangle below the normal density. Its area is a whole number of slots, each of
-   them 2**-14. One of 2**14 slots is drawn. If it is in a rectangle, the deviate is uniform in the
-   bin. This decides more than 96 of 100 deviates.
+   them 2**-16. One of 2**16 slots is drawn. If it is in a rectangle, the deviate is uniform in the
+   bin. This decides about 99 of 100 deviates.
 3. The other slots stand for the density above the rectangles. Points are drawn from boxes of equal
    area that contain it, one per bin, until one is below the density. Beyond 6 standard deviations
    there are no bins: the boxes become lower by half with every 16 widths of a bin.
@@ -93,7 +93,7 @@ class ExactNormals:
             self._fill(bins, result)
         return result
 
-    def _fill(self, bins: Bins, result: IntArray) -> None:
+    def _fill(self, bins: NormalBins, result: IntArray) -> None:
         """Fill `result` with independent deviates."""
         above = [np.zeros(0, dtype=np.int64)]
         for start in range(0, result.size, _BLOCK):
@@ -108,7 +108,7 @@ class ExactNormals:
             result[places[done : done + drawn.size]] = drawn
             done += drawn.size
 
-    def _above_rectangles(self, bins: Bins, most: int) -> IntArray:
+    def _above_rectangles(self, bins: NormalBins, most: int) -> IntArray:
         """Return at most so many deviates from the density above the rectangles."""
         words = self._words(min(int(bins.tries * most) + 64, _BLOCK))
         words = words[words < bins.end]
@@ -126,7 +126,7 @@ class ExactNormals:
             values[at], is_below[at] = value or 0, value is not None
         return values[is_below][:most]
 
-    def decide(self, bins: Bins, box: int, place: int, height: int) -> int | None:
+    def decide(self, bins: NormalBins, box: int, place: int, height: int) -> int | None:
         """Return the rounded value of a point, or None if the point is not below the density.
 
         Args:
@@ -180,7 +180,7 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-class Bins:
+class NormalBins:
     """The bins and rectangles of one standard deviation.
 
     Attributes:
@@ -257,7 +257,7 @@ class Bins:
         return (index + (1 << shift - 1)) >> shift
 
 
-bins_of = lru_cache(maxsize=8)(Bins)
+bins_of = lru_cache(maxsize=8)(NormalBins)
 
 
 def normal_density(place: Fraction, digits: int) -> tuple[Fraction, Fraction]:

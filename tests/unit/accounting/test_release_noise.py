@@ -24,7 +24,7 @@ from accounting.exact.argument_checks import IntArray
 from accounting.release import exact_noise, exact_normals
 from accounting.release.exact_coins import heads
 from accounting.release.exact_noise import ExactNoise
-from accounting.release.exact_normals import LARGEST_STDDEV, SLOT_BITS, Bins, ExactNormals
+from accounting.release.exact_normals import LARGEST_STDDEV, SLOT_BITS, ExactNormals, NormalBins
 
 FALSE_POSITIVES = 1e-6
 
@@ -166,11 +166,11 @@ STDDEVS = [
 ]
 
 
-def slots_per_bin(bins: Bins, place: Fraction | mpmath.mpf) -> mpmath.mpf:
+def slots_per_bin(bins: NormalBins, place: Fraction | mpmath.mpf) -> mpmath.mpf:
     return 2**SLOT_BITS * to_mpf(bins.width) * mpmath.npdf(to_mpf(place))
 
 
-def place_of(bins: Bins, widths: Fraction | int) -> Fraction:
+def place_of(bins: NormalBins, widths: Fraction | int) -> Fraction:
     """Return a place in standard deviations, given in widths after the start of the first bin."""
     return (Fraction(bins.start) + widths) * bins.width
 
@@ -218,7 +218,7 @@ def test_deviates_of_many_digits_are_normal_into_the_tails(stddev: Fraction) -> 
 
 @pytest.mark.parametrize("stddev", STDDEVS, ids=float)
 def test_density_is_between_each_rectangle_and_its_box(stddev: Fraction) -> None:
-    bins = Bins(stddev)
+    bins = NormalBins(stddev)
     ends = [place_of(bins, i) for i in range(bins.count + 1)]
     assert ends[0] < -5.99 < 5.99 < ends[-1]
     with mpmath.workdps(40):
@@ -234,7 +234,7 @@ def test_density_is_between_each_rectangle_and_its_box(stddev: Fraction) -> None
 
 @pytest.mark.parametrize("stddev", STDDEVS, ids=float)
 def test_all_points_of_a_bin_are_rounded_to_its_values(stddev: Fraction) -> None:
-    bins = Bins(stddev)
+    bins = NormalBins(stddev)
     assert np.array_equal(bins.first_of_slot[bins.filled :], np.zeros(2**SLOT_BITS - bins.filled))
     slots = np.split(bins.first_of_slot[: bins.filled], np.cumsum(bins.rectangles[:-2]).astype(int))
     for i in range(bins.count):
@@ -253,7 +253,7 @@ def test_all_points_of_a_bin_are_rounded_to_its_values(stddev: Fraction) -> None
 
 @pytest.mark.parametrize("stddev", STDDEVS, ids=float)
 def test_density_in_float64_errs_by_less_than_the_margin(stddev: Fraction) -> None:
-    bins = Bins(stddev)
+    bins = NormalBins(stddev)
     words = np.random.default_rng(5).integers(bins.end, size=300, dtype=np.uint64)
     with mpmath.workdps(40):
         for word, density in zip(words.tolist(), bins.density(bins.places(words)), strict=True):
@@ -275,7 +275,7 @@ def test_bounds_of_the_density_contain_it_and_are_near(place: Fraction, digits: 
 @pytest.mark.parametrize("stddev", [Fraction(22, 7), Fraction(10**7, 3)])
 def test_point_near_the_density_is_decided_by_more_digits(stddev: Fraction, bin_: int) -> None:
     """The first digits of the point's height are those of the density."""
-    bins, more = Bins(stddev), 2**31
+    bins, more = NormalBins(stddev), 2**31
     place = 2**bins.place_digits // 3
     with mpmath.workdps(60):
         within = Fraction(place << 32 | more, 2 ** (bins.place_digits + 32))
@@ -299,7 +299,7 @@ def test_float64_decides_as_further_digits_do(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("is_left", [True, False])
 def test_points_beyond_all_bins_begin_where_bins_end(is_left: bool) -> None:
-    bins = Bins(Fraction(10**7, 3))
+    bins = NormalBins(Fraction(10**7, 3))
     for halvings, box in itertools.product(range(3), (0, 1, 15)):
         # One byte for each halving and for the end of them, the box, and the side.
         source = Scripted(*[255] * halvings, 0, box << 4, 255 * is_left, 0)
@@ -310,7 +310,7 @@ def test_points_beyond_all_bins_begin_where_bins_end(is_left: bool) -> None:
 
 
 def test_points_beyond_all_bins_are_normal() -> None:
-    normals, bins = ExactNormals(np.random.default_rng(6)), Bins(Fraction(2) ** 30)
+    normals, bins = ExactNormals(np.random.default_rng(6)), NormalBins(Fraction(2) ** 30)
     heights = np.random.default_rng(7).integers(2**64, size=10_000, dtype=np.uint64).tolist()
     values = [normals.decide(bins, bins.count, 0, height) for height in heights]
     kept = np.array([value for value in values if value is not None]) / 2.0**30
