@@ -198,9 +198,9 @@ class CorrelatedSteps(PrivateSteps):
     def _set_levels(self, positions: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._norms[positions] = norms
 
-    def _noise_of(self, step: OpenStep, count: int) -> NDArray[np.int64]:
-        drawn = self._noise.draw(math.ldexp(self._row_noise, _BITS - step.exponent), count)
-        return self._correlated.row(step.step, drawn)
+    def _add_noise(self, step: OpenStep, units: NDArray[np.int64]) -> None:
+        drawn = self._noise.draw(math.ldexp(self._row_noise, _BITS - step.exponent), len(units))
+        units += self._correlated.row(step.step, drawn)
 
 
 def _row_noise(column: NDArray[np.float64], noise: float) -> float:

@@ -154,7 +154,7 @@ class Factored:
         (p, q), t = self._sizes, self._right.shape[1]
         for count in np.unique(self._counts).tolist():
             rows = count * t
-            by_pairs = rows * rows <= p if self._is_index else rows * (p + q) <= p * q
+            by_pairs = rows**2 <= 16 * p if self._is_index else rows * (p + q) <= p * q
             at_once = _at_once(rows * (p + q) + (rows * rows if by_pairs else p * q))
             users = np.flatnonzero(self._counts == count)
             for some in np.split(users, range(at_once, len(users), at_once)):
@@ -191,9 +191,9 @@ class Factored:
         for start in range(0, len(by_example), examples):
             chosen = np.arange(start, min(start + examples, len(by_example)))
             left, right = self._integers(chosen, powers[chosen])
-            by = torch.from_numpy(by_example[chosen]).to(self.device)[:, None, None]
-            right = right.mul_(by).flatten(0, 1)
-            left = left.flatten(0, 1)
+            side = left if p < q and not self._is_index else right
+            side.mul_(torch.from_numpy(by_example[chosen]).to(self.device)[:, None, None])
+            left, right = left.flatten(0, 1), right.flatten(0, 1)
             if self._is_index:
                 view.index_add_(0, left.to(total.device), right.long().to(total.device))
                 continue
@@ -212,13 +212,16 @@ class Factored:
             at = torch.from_numpy(chosen).to(self.device)
         of_left, of_right = self._of_left[at], self._of_right[at]
         power = torch.from_numpy(powers).to(self.device)[:, None]
-        used = (of_left + of_right > _NONE // 2).double()  # both sides of other rows become zero
-        of_scale = 0 if self._is_index else (power + of_right - of_left) >> 1
-        left, right = self._left[at], self._right[at]
-        right = (right * (_two_to(power - of_scale) * used)[..., None]).round_()
+        of_scale = torch.zeros_like(of_right)
         if not self._is_index:
-            left = (left * (_two_to(of_scale) * used)[..., None]).round_()
-        return left, right
+            of_scale = (power + of_right - of_left) >> 1
+        other = power - of_scale
+        # Both sides of other rows become zero: of zeros, and of scales that float32 does not have.
+        used = (of_left + of_right > _NONE // 2) & (
+            torch.maximum(of_scale.abs(), other.abs()) < 126
+        )
+        left, right = self._left[at], _rounded(self._right[at], other, used)
+        return left if self._is_index else _rounded(left, of_scale, used), right
 
     def drop(self, unusable: NDArray[np.bool_]) -> None:
         """Set the gradients of these users to zero."""
@@ -238,18 +241,30 @@ class DeviceSum:
         exponent: the sum is released in multiples of 2**exponent, the w of the proof.
         clip_norm: the largest level.
         expected: a public number of users of a step.
+        scratch: memory that consecutive sums share, since memory that is new to a process is slow.
     """
 
-    def __init__(self, exponent: int, *, clip_norm: float, expected: float) -> None:
+    def __init__(
+        self,
+        exponent: int,
+        *,
+        clip_norm: float,
+        expected: float,
+        scratch: list[torch.Tensor] | None = None,
+    ) -> None:
         bits = min(_LEVEL_BITS, _SUM_BITS - math.ceil(math.log2(max(1.0, expected))))
         fine = math.frexp(clip_norm)[1] - bits
         self._exponent, self._fine = exponent, min(exponent, max(fine, exponent - _FINEST))
+        self._scratch = [] if scratch is None else scratch
         self.columns: int | None = None
 
     def begin(self, columns: int, device: torch.device | None = None) -> None:
         """Set the number of columns, for a sum that may stay empty."""
         self.columns = columns
-        self._total = torch.zeros(columns, dtype=torch.int64, device=device)
+        kept = self._scratch[:1]
+        if not kept or len(kept[0]) != columns or device not in (None, kept[0].device):
+            self._scratch[:] = [torch.empty(columns, dtype=torch.int64, device=device)]
+        self._total = self._scratch[0].zero_()
 
     def check(self, parts: Sequence[Part], users: int) -> None:
         """Check that parts are the gradients of so many users.
@@ -364,7 +379,7 @@ def _on_host(tensors: Sequence[torch.Tensor]) -> NDArray[Any]:
 
 def _largest(rows: torch.Tensor) -> torch.Tensor:
     """Return the largest absolute value along the last axis; NaN if there is one."""
-    return torch.linalg.vector_norm(rows, math.inf, dim=-1)
+    return torch.maximum(rows.amax(dim=-1), -rows.amin(dim=-1))
 
 
 def _exponents(largest: torch.Tensor) -> torch.Tensor:
@@ -377,6 +392,13 @@ def _exponents(largest: torch.Tensor) -> torch.Tensor:
 def _two_to(exponents: torch.Tensor) -> torch.Tensor:
     """Return exact powers of two, which ``torch.exp2`` does not promise on every device."""
     return (exponents.clamp(-1022, 1022) + 1023 << 52).view(torch.float64)
+
+
+def _rounded(rows: torch.Tensor, powers: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
+    """Return rows times powers of two, rounded to integers in float64; zeros if not used."""
+    scales = (_two_to(powers) * used)[..., None]
+    rows = rows if rows.dtype.itemsize >= 4 else rows.float()
+    return (rows * scales.to(rows.dtype)).round_().double()
 
 
 def _sums(terms: torch.Tensor) -> torch.Tensor:

@@ -75,6 +75,7 @@ GRID_BITS: Final = 24
 """The noise is this many powers of two above the grid spacing."""
 
 _NOISE_AT_ONCE: Final = 2**15
+_BLOCK: Final = 2**20  # columns that are processed at once
 _LARGEST_ROW: Final = 2.0**45  # in grid spacings: 2^17 rows of one direction add up to 2^62
 
 
@@ -370,10 +371,13 @@ class PrivateSteps:
         exponent, units = total
         finer = step.exponent - exponent
         units >>= finer  # to the grid of the noise, rounding down
-        units += self._noise_of(step, len(units))
+        self._add_noise(step, units)
         units <<= finer  # modulo 2^64, if more users were added than fit
-        released = np.multiply(units, math.ldexp(1.0, exponent), dtype=np.float64)  # exact
-        released /= value_at(self._expected_batch, step.step)
+        # The first product is exact. In blocks, since the memory of the integers is used again.
+        expected, released = value_at(self._expected_batch, step.step), units.view(np.float64)
+        for start in range(0, len(units), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            released[block] = units[block] * math.ldexp(1.0, exponent) / expected
         return released
 
     def _set_levels(self, positions: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
@@ -383,9 +387,12 @@ class PrivateSteps:
         else:
             self.roster.observe(positions, norms)
 
-    def _noise_of(self, step: OpenStep, count: int) -> NDArray[np.int64]:
-        """Draw the noise of a step, once, in grid spacings."""
-        return self._noise.draw(math.ldexp(step.noise_stddev, -step.exponent), count)  # exact, too
+    def _add_noise(self, step: OpenStep, units: NDArray[np.int64]) -> None:
+        """Add the noise of a step, once, to a sum in grid spacings."""
+        stddev = math.ldexp(step.noise_stddev, -step.exponent)  # exact, too
+        for start in range(0, len(units), _BLOCK):  # noise of all of a large model takes memory
+            block = units[start : start + _BLOCK]
+            block += self._noise.draw(stddev, len(block))
 
 
 class _Noise:

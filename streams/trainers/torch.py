@@ -372,7 +372,9 @@ class PrivacyEngine:
         delta: float | None,
     ) -> tuple[GradSampleModule, IndividualDPOptimizer, IndividualDPLoader]:
         settings = draws.settings
-        new_sum = partial(DeviceSum, clip_norm=max_grad_norm, expected=draws.expected_users)
+        new_sum = partial(
+            DeviceSum, clip_norm=max_grad_norm, expected=draws.expected_users, scratch=[]
+        )
 
         def charged() -> PrivateSteps:
             run, noise = opened()
