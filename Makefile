@@ -22,7 +22,7 @@ beside_types = @said=$$(mktemp); $(MAKE) --no-print-directory types > $$said 2>&
 	$(1); tests=$$?; wait $$types; wrong=$$?; cat $$said; rm -f $$said; exit $$((tests | wrong))
 
 .PHONY: help demo check test nightly debian test-torch test-huggingface test-adapters lint style types docs examples reference lock audit dist pin image simulate chaos fuzz bench \
-	bench-torch gains papers theorems clean
+	bench-torch gpu gains papers theorems clean
 
 help:                             ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -129,6 +129,11 @@ bench: $(VENV)/installed          ## speed and latency against the raw pipe; a t
 bench-torch: $(VENV)/installed    ## private training beside Opacus's; ARGS="--data DIR" with MNIST, too
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.training $(ARGS)
+	$(BIN)/python -m bench.sizes
+
+gpu: $(VENV)/installed            ## sums on a GPU beside those on the CPU, steps beside Opacus's; says so if there is no GPU
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch]'
+	$(BIN)/python -m bench.gpu $(ARGS)
 
 simulate: $(VENV)/installed       ## SEEDS=n worlds with every fault; SEED=n one, with its trace; MUTATIONS=all
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
