@@ -17,7 +17,8 @@ from accounting import Measure, Mechanism
 from streams.ledger.budgets import Budgets
 from streams.ledger.roster_members import Members
 from streams.ledger.tracked import Tracked
-from streams.records import Policy
+from streams.ledger.validation import check_covered
+from streams.records import Policy, Rejection
 
 
 class WorstCases(Tracked[list[int]]):
@@ -31,7 +32,15 @@ class WorstCases(Tracked[list[int]]):
         return self.get((policy.dataset,), [0] * len(policy.budget))
 
     def add_charge(self, budgets: Budgets, mechanism: Mechanism, clip_norm: float | None) -> None:
-        """Add a step that is charged by norms, in all budgets that it draws on."""
+        """Add a step that is charged by norms, in all budgets that it draws on.
+
+        A step that they do not cover costs nothing: it has no users here, and partitions in which
+        it has users reject it.
+        """
+        try:
+            check_covered(mechanism, budgets.policies, Measure.covers, clip_norm or 0.0)
+        except Rejection:
+            return
         for policy in budgets.policies:
             cost: Sequence[int] = policy.budget
             if clip_norm is not None:

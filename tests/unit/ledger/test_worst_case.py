@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from accounting import Gaussian, Laplace, PureDP
 from streams import Turnstile
 from streams.ledger.ledger import Ledger
 from streams.ledger.validation import is_keyed_hash
+from streams.records import Decision, Rejected
 from streams.sdk.memory_connection import MemoryConnection
 from tests.spending import spent_units
+from tests.unit.ledger.ledgers import Log
 from tests.unit.ledger.random_logs import RandomLog
 
 USERS = list(range(8))
@@ -164,3 +167,21 @@ def test_step_that_is_given_up_costs_nobody_where_it_was_not_decided(
     again = turnstile.run("d", "r", released=-1)
     again.abandon()
     assert worst(service) == before
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "pure-dp"])
+@pytest.mark.parametrize("clip_norm", [None, sys.float_info.min, 1.0, 300.0])
+@pytest.mark.parametrize("policy", [row[0] for row in POLICIES.values()], ids=POLICIES)
+def test_worst_case_of_any_step_is_the_same_where_it_has_no_users(
+    policy: dict[str, Any], mechanism: str, clip_norm: float | None
+) -> None:
+    fields = {"step": 0, "mechanism": mechanism, "clip_norm": clip_norm}
+    logs = [Log(), Log()]
+    for log, users in zip(logs, ([], [1]), strict=True):
+        shape = {"sampling_rate": 1.0} if policy["measure"] == "steps" else {}
+        log.create(**{**policy, **shape})
+        log.open()
+        answer = log.charge(users=users, norms=[0.0] * len(users), **fields)
+        assert isinstance(answer, Decision if not users else Decision | Rejected)
+    empty, full = (log.ledger.summary().datasets["d"].worst_case for log in logs)
+    assert empty == full
