@@ -17,7 +17,8 @@ on a grid of spacing w:
    (L_s . L_t) (R_s . R_t), or of the squares of G_i, whichever takes fewer operations for the
    user's own number of rows. Terms are rounded up to integers, so that their order has no effect.
 4. N^2 = sum_i (2^-K_i n_i)^2, and f is at most 1 and at most (c - w sqrt(d)) / N, rounded down, for
-   d columns in all. F_i = floor(f 2^-K_i / v), an integer.
+   d columns in all. It is also so small that the entries of F_i L_t R_t^T are below 2^53. F_i =
+   floor(f 2^-K_i / v), an integer.
 5. The sum adds F_i G_i. In spacings, the square of all parts is sum_i F_i^2 |G_i|^2 <= (f / v)^2
    sum_i (2^-K_i n_i)^2 = (f N / v)^2. So the user adds at most c - w sqrt(d).
 6. The total is rounded down to the grid of spacing w when it is released, and noise is drawn on
@@ -63,7 +64,7 @@ _SMALLEST: Final = -400
 _LARGEST_ENTRY: Final = 2.0**400
 _BELOW: Final = 1.0 - 2.0**-48  # covers the roundings of N, sqrt(d) and f in step 4
 _MOST: Final = 100  # an exponent of a scale, which float32 has
-_EXACT: Final = 2.0**52
+_EXACT: Final = 2.0**53
 
 
 class Written:
@@ -311,7 +312,7 @@ class DeviceSum:
         found = [part.squares(one) for part, one in zip(columns, powers, strict=True)]
         factors, norms = self._factors(_on_host(found), tops, powers, limits)
         # Step 5.
-        sizes = np.ldexp(factors, np.maximum(tops + powers, 0) + 1).max(axis=1, initial=1.0)
+        sizes = np.ldexp(factors, np.maximum(tops + powers, 0)).max(axis=1, initial=1.0)
         for (part, views), by, one, size in zip(together, factors, powers, sizes, strict=True):
             total = views[0] if len(views) == 1 else views[0].new_zeros(part.shape[1])
             part.add_to(total, by, one, int(_EXACT / size))
@@ -354,8 +355,9 @@ class DeviceSum:
         for one in np.where(used, np.ldexp(squares, -2 * powers), 0.0):
             total += one  # numpy's sum over parts would take another order for a single user
         norms = np.sqrt(total) * (1.0 + (len(squares) + 4) * 2.0**-52)
-        # The product of a single row has to be exact, also if the user's rows cancel.
-        exact = 2.0**-2 * _EXACT * np.ldexp(1.0, powers + self._fine - np.maximum(tops + powers, 0))
+        # Products of a single row have to be exact. They are, unless the user's rows cancel: n_i is
+        # at least a quarter of the bound on a product, and F_i n_i is below 2**50.
+        exact = np.ldexp(_EXACT / 2.0, powers + self._fine - np.maximum(tops + powers, 0))
         with np.errstate(divide="ignore", invalid="ignore"):
             wanted = np.where(norms > 0.0, limits / norms, 1.0)
         f = np.minimum(np.minimum(1.0, wanted), np.where(used, exact, 1.0).min(axis=0))

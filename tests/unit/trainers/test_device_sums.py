@@ -149,8 +149,19 @@ def test_one_user_adds_at_most_the_level(scale: float, level: float, clip_norm: 
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e6])
-def test_a_gradient_that_is_too_long_is_shortened_to_its_level(scale: float) -> None:
+@pytest.mark.parametrize("has_one_entry", [True, False])
+def test_a_gradient_that_is_too_long_is_shortened_to_its_level(
+    scale: float, has_one_entry: bool
+) -> None:
     data = Data(COUNTS, seed=1)
+    if has_one_entry:
+        starts = torch.tensor(np.cumsum(COUNTS) - COUNTS)
+        one = torch.zeros(EXAMPLES, ROWS, 7)
+        one[starts, 0, 2] = 1.01
+        other = torch.zeros(EXAMPLES, ROWS, 4)
+        other[:, 0, 1] = 1.01
+        data.sides = [(one, other), *((left, right * 0.0) for left, right in data.sides[1:])]
+        data.rows = [rows * 0.0 for rows in data.rows]
     data.sides = [(left, right * scale) for left, right in data.sides]
     for user in range(len(COUNTS)):
         total, exponent, _ = added(data, 1.0, [user])
