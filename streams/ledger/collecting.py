@@ -63,7 +63,7 @@ from streams.records import (
     encode,
 )
 from streams.records.packing import pack_norms, unpack_norms
-from streams.records.users import UserIds
+from streams.records.users import UserIds, normal_form
 
 BLOCK = 1024
 """Events per block: a batch of records writes at most one block of each step that is not full."""
@@ -458,13 +458,20 @@ def _check(
 
 
 def names_erased(request: Request, policies: Policies) -> bool:
-    """Return whether a norm event, or one of several in a record, names an erased user."""
+    """Return whether a norm event, or one of several in a record, names an erased user.
+
+    An id counts as its normal form. A packed id that is cut off does not count.
+    """
     if not isinstance(request, NormEvent | NormEvents) or (request.dataset,) not in policies:
         return False
     if isinstance(request, NormEvent):
         users = UserIds([request.user])
+    elif isinstance(request.users, bytes):
+        users = UserIds.unpack(request.users[: len(request.users) // 8 * 8])
     else:
-        users = UserIds.unpack(request.users)
+        users = UserIds(request.users)
+    if not users.are_integers:
+        users = UserIds([normal_form(user) if isinstance(user, str) else user for user in users])
     budgets = policies.budgets(request.dataset)
     return budgets.known_as(users) != users
 

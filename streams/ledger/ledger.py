@@ -190,8 +190,8 @@ class Ledger:
             self.state.authorization.check(request, sender)
             outputs = self._apply(place, request, sender, value or b"")
         except Rejection as rejection:
-            is_hidden = request is not None and names_erased(request, self.state.policies)
             request = request or rejection.request
+            is_hidden = request is not None and names_erased(request, self.state.policies)
             run = self.state.runs.get(request.address) if request else None
             attempt = run.attempt if run else None
             outputs = [reject(value, request, rejection, attempt, place, names_erased=is_hidden)]

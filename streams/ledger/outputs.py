@@ -27,6 +27,7 @@ from streams.records import (
     NormEvent,
     OdometerRecord,
     Policy,
+    Reason,
     Rejected,
     Rejection,
     Request,
@@ -188,14 +189,17 @@ def reject(
     attempt, step, token = (getattr(request, name, None) for name in ("attempt", "step", "request"))
     if attempt is UNSET:  # of a norm event
         attempt = None
+    detail = rejection.detail
     user: User | UnsetType = request.user if isinstance(request, NormEvent) else UNSET
     if names_erased:
         value, user = b"", UNSET
+        if rejection.reason is Reason.MALFORMED:  # the detail can have the id
+            detail = "a user of the record was erased, so the fault is not described"
     rejected = Rejected(
         partition=place.partition,
         offset=place.offset,
         reason=rejection.reason,
-        detail=rejection.detail,
+        detail=detail,
         record=(value or b"")[:MAX_QUOTED_BYTES],
         dataset=dataset,
         run=run,

@@ -86,8 +86,8 @@ class Auditor(Policies):
             if answer is not None:
                 self.answers[frozen(answer)] = None
         except Rejection as rejection:
-            is_hidden = self._names_erased(partition, request or {})
             request = request or rejection.request or {}
+            is_hidden = self._names_erased(partition, request)
             address = self._address(partition, request)
             self.rejects[place] = str(rejection), b"" if is_hidden else value or b""
             user = request.get("user") if request.get("type") == "norm" and not is_hidden else None

@@ -14,6 +14,7 @@ from tests.audit.auditor_requests import (
     User,
     is_normal,
     is_reserved,
+    normalised,
     numbers_of,
 )
 from tests.audit.auditor_state import Collection, RunState, home
@@ -72,10 +73,15 @@ class Collecting(Charges):
         is_event = request.get("type") in ("norm", "norms")
         if not is_event or request["dataset"] not in self.datasets[partition]:
             return False
-        is_one = request["type"] == "norm"
-        users = [request["user"]] if is_one else numbers_of(request["users"], "q")
+        if request["type"] == "norm":
+            users = [request["user"]]
+        elif isinstance(packed := request["users"], bytes):
+            users = numbers_of(packed[: len(packed) // 8 * 8], "q")
+        else:
+            users = packed
+        names = list(map(normalised, users))
         chain = self._chain(partition, request["dataset"])
-        return self._known_as(partition, users, chain) != users
+        return self._known_as(partition, names, chain) != names
 
     def _count(
         self,

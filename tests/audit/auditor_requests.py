@@ -8,6 +8,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import Any
 from unicodedata import ucd_3_2_0 as unicode
 
@@ -381,12 +382,18 @@ def is_reserved(user: User) -> bool:
     return type(user) is str and user.startswith("erased:")
 
 
+def normalised(user: User) -> User:
+    """Return a name composed as Unicode 3.2 composes it; what that does not know stands."""
+    if isinstance(user, int):
+        return user
+    runs = groupby(user, lambda character: unicode.category(character) == "Cn")
+    parts = ((is_new, "".join(run)) for is_new, run in runs)
+    return "".join(part if is_new else unicode.normalize("NFC", part) for is_new, part in parts)
+
+
 def is_normal(user: User) -> bool:
-    """Whether a name is composed as Unicode 3.2 composes it; what that does not know stands."""
-    if type(user) is int:
-        return True
-    known = [c if unicode.category(c) != "Cn" else "\n" for c in user]
-    return all(unicode.normalize("NFC", part) == part for part in "".join(known).split("\n"))
+    """Whether a name is composed as Unicode 3.2 composes it."""
+    return normalised(user) == user
 
 
 def numbers_of(values: list[Any] | bytes, code: str) -> list[Any]:

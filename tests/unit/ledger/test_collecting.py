@@ -166,6 +166,25 @@ def test_no_reject_names_an_erased_user(log, reason, given):
         assert other.record
 
 
+def test_no_reject_names_an_erased_user_in_another_spelling():
+    log = CollectingLog(user_ids="string")
+    log.norm("Zo\u00eb")
+    log.decide()
+    log.send(Erase(request="t", user="Zo\u00eb", dataset="d", hidden=True))
+    about = {"dataset": "d", "run": "r", "step": 1}
+    for record in (
+        NormEvent(user="Zoe\u0308", norm=0.5, **about),
+        NormEvents(users=["Zoe\u0308", "Mary"], norms=[0.5, 0.5], **about),
+    ):
+        (output,) = log.send(record)
+        rejected = msgspec.msgpack.decode(output.value, type=Rejected)
+        assert rejected.reason == Reason.MALFORMED
+        assert "Zo" not in str(rejected)
+    assert collected_of(log.decide(1)) == {"Mary": 0.5}
+    assert log.norm("Jose\u0301", step=2).user == "Jose\u0301"
+    log.audit()
+
+
 def test_events_are_rejected_alone_wherever_they_are(monkeypatch):
     monkeypatch.setattr(collecting, "_TOGETHER", 3)
     for count, bad in product(range(8), range(8)):
