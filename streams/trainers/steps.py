@@ -30,7 +30,6 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -48,7 +47,7 @@ from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.planning import Plan, Schedule, mechanism_of, value_at
 from streams.trainers.private_stop import PrivateStop
-from streams.trainers.sums import ClippedSum, Scratch
+from streams.trainers.sums import ClippedSum
 
 logger = logging.getLogger("turnstile.trainers")
 
@@ -141,7 +140,7 @@ class PrivateSteps:
         self.noise_multiplier, self._sampling_rate = noise_multiplier, sampling_rate
         self._expected_batch = expected_batch
         self.planned = steps
-        self.new_sum = new_sum or partial(ClippedSum, scratch=Scratch())
+        self.new_sum = new_sum or ClippedSum
         self._generator = not_private_generator
         self._noise = _Noise(not_private_generator, callable(noise_multiplier))
         self._open: OpenStep | None = None
