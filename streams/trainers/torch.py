@@ -532,7 +532,9 @@ class IndividualDPOptimizer(DPOptimizer):
         released = torch.from_numpy(step.release(sum(sizes)))
         self._loader.randomness.restore()
         for parameter, part in zip(parameters, released.split(sizes), strict=True):
-            parameter.grad = part.to(parameter.device, parameter.dtype).view_as(parameter)
+            # A copy, also in float64: the next step uses the memory of the released values again.
+            grad = part.to(parameter.device, parameter.dtype, copy=True)
+            parameter.grad = grad.view_as(parameter)
         if self.step_hook is not None:
             self.step_hook(self)
         return True

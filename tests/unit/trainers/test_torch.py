@@ -114,6 +114,25 @@ WORKERS = pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.ma
 OWNERS = pytest.mark.parametrize("owners", [USERS, None], ids=["many examples", "one each"])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_steps_of_several_batches_are_those_of_one(dtype: Any) -> None:
+    """Gradients of the step before must not share memory with the sum of the next one."""
+    models = []
+    for at_once in (100, 20):
+        layers = [torch.nn.GroupNorm(1, 3), *network()]
+        module, optimizer, loader = made(
+            FilterService(),
+            module=torch.nn.Sequential(*layers).to(dtype),
+            data_loader=loader_of(torch.utils.data.TensorDataset(ROWS.to(dtype), LABELS)),
+            noise_multiplier=2.0,
+            steps=3,
+            max_physical_batch_size=at_once,
+        )
+        train(module, optimizer, loader)
+        models.append(flat(module))
+    assert models[1] == pytest.approx(models[0], rel=1e-4, abs=1e-5)
+
+
 @pytest.mark.parametrize(("at_once", "reduction"), [(None, "mean"), (1, "mean"), (7, "sum")])
 def test_a_step_moves_by_the_clipped_mean_over_users(at_once: Any, reduction: str) -> None:
     service = FilterService()
