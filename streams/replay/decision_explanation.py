@@ -21,6 +21,7 @@ from streams.failures import Exit, Failure
 from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
 from streams.ledger.collecting import step_of
+from streams.ledger.ledger import Ledger
 from streams.ledger.tracked import Address
 from streams.ledger.validation import is_keyed_hash, published
 from streams.records import (
@@ -46,7 +47,7 @@ from streams.replay.archive import Archive, StoredHead, UnreadableService
 from streams.replay.log_replay import Applied, LogReplay
 from streams.sdk.decisions import DecisionArrays, refusing_budget
 
-_UNKNOWN = -1
+UNKNOWN = -1
 """In place of the reason byte of a HALT event before the log begins."""
 
 Outcome: TypeAlias = Literal["charged", "clipped", "halted"]
@@ -119,7 +120,7 @@ def explain_decision(archive: Archive, decision: DecisionId) -> DecisionExplanat
             "the snapshot there has the result of earlier records, and not the records"
         )
     collected: list[tuple[UserIds, NDArray[np.float64]]] = []
-    reasons = _RosterReasons(charge.address)
+    reasons = RosterReasons(charge.address)
 
     def before(offset: int) -> None:
         if offset == decision.offset and isinstance(charge, Charge):
@@ -134,7 +135,7 @@ def explain_decision(archive: Archive, decision: DecisionId) -> DecisionExplanat
         _check_decided(applied, decision)
         written = applied.record.written
         if isinstance(charge, ChargeRoster):
-            users = list(_members(replay, charge, reasons))
+            users = list(decided_members(replay.ledger, charge.address, reasons))
         else:
             users = list(_charged(applied.decision, charge, *collected[0]))
     return DecisionExplanation(decision, written, charge, users, replay.heads)
@@ -225,15 +226,34 @@ def _charged(
         strict=True,
     )
     for user, norm, allowed, admitted, reason, exhausted in columns:
-        if admitted:
-            what: Outcome = "clipped" if allowed < norm else "charged"
-            yield DecidedUser(user, norm, allowed, what, None, None, exhausted)
-        else:
-            why = halt_reason(reason), refusing_budget(reason, decision.budgets)
-            yield DecidedUser(next(halted), norm, 0.0, "halted", *why, exhausted)
+        known = user if admitted else next(halted)
+        why = None if admitted else reason
+        yield decided_user(known, norm, allowed, exhausted, why, decision.budgets)
 
 
-class _RosterReasons:
+def decided_user(
+    user: User, norm: float, granted: float, exhausted: bool, reason: int | None, budgets: list[str]
+) -> DecidedUser:
+    """Return the result for one user.
+
+    Args:
+        user: the id.
+        norm: the requested norm.
+        granted: the norm that was granted.
+        exhausted: whether nothing was left after the step.
+        reason: why the user was halted, as a decision has it, or UNKNOWN; None if admitted.
+        budgets: the budgets of the decision.
+    """
+    if reason is None:
+        what: Outcome = "clipped" if granted < norm else "charged"
+        return DecidedUser(user, norm, granted, what, None, None, exhausted)
+    why: tuple[str | None, str | None] = None, None
+    if reason != UNKNOWN:
+        why = halt_reason(reason), refusing_budget(reason, budgets)
+    return DecidedUser(user, norm, 0.0, "halted", *why, exhausted)
+
+
+class RosterReasons:
     """Follows the HALT events of one roster: a member is halted once, until it is readmitted."""
 
     def __init__(self, address: Address) -> None:
@@ -255,38 +275,41 @@ class _RosterReasons:
 
     def of(self, position: int) -> int:
         """Return the reason byte of a halted member."""
-        return self._by_position.get(position, _UNKNOWN)
+        return self._by_position.get(position, UNKNOWN)
 
 
-def _members(
-    replay: LogReplay, charge: ChargeRoster, reasons: _RosterReasons
+def decided_members(
+    ledger: Ledger,
+    address: Address,
+    reasons: RosterReasons,
+    rows: NDArray[np.int64] | None = None,
 ) -> Iterator[DecidedUser]:
-    """Yield the members of a roster, right after its step."""
-    rosters, budgets = replay.ledger.state.rosters, replay.ledger.state.policies
-    members, terms = rosters.members[charge.address], rosters[charge.address]
-    drawn_on = budgets.budgets(charge.dataset)
-    rows = np.arange(len(members))
+    """Yield the members of a roster, right after its step.
+
+    Args:
+        ledger: the partition.
+        address: that of the roster.
+        reasons: those of all halted members.
+        rows: the positions of the members; None for all.
+    """
+    rosters, budgets = ledger.state.rosters, ledger.state.policies.budgets(address[0])
+    members, terms = rosters.members[address], rosters[address]
+    rows = np.arange(len(members)) if rows is None else rows
     numbers = members.numbers(rows)
     norms = grid_norms(terms.clip_norm, terms.levels)
     columns = zip(
-        drawn_on.own.users_at(members.slots),
+        rows.tolist(),
+        budgets.own.users_at(members.slots[rows]),
         norms[numbers["level"]].tolist(),
         norms[numbers["granted"]].tolist(),
         (numbers["flags"] & HALTED).astype(bool).tolist(),
         members.is_exhausted(rows).tolist(),
         strict=True,
     )
-    for position, (user, norm, granted, halted, exhausted) in enumerate(columns):
-        if not halted:
-            what: Outcome = "clipped" if granted < norm else "charged"
-            yield DecidedUser(user, norm, granted, what, None, None, exhausted)
-            continue
-        reason = reasons.of(position)
-        if isinstance(user, str) and is_keyed_hash(user):
+    for position, user, norm, granted, halted, exhausted in columns:
+        reason = reasons.of(position) if halted else None
+        if halted and isinstance(user, str) and is_keyed_hash(user):
             user, reason = published(user), ERASED
-        elif reason == _UNKNOWN and not drawn_on.is_nested:
+        elif reason == UNKNOWN and not budgets.is_nested:
             reason = OWN_BUDGET
-        why: tuple[str | None, str | None] = None, None
-        if reason != _UNKNOWN:
-            why = halt_reason(reason), refusing_budget(reason, drawn_on.names)
-        yield DecidedUser(user, norm, 0.0, "halted", *why, exhausted)
+        yield decided_user(user, norm, granted, exhausted, reason, budgets.names)

@@ -11,13 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 import numpy as np
 from msgspec import UNSET
 
 from accounting import PoissonGaussian
-from accounting.costs.norm_levels import grid_norms
-from accounting.filters.roster_columns import HALTED
 from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets
 from streams.ledger.collecting import step_of
@@ -28,14 +25,12 @@ from streams.operations.guarantees import Amounts, Units, budget_epsilon
 from streams.records import (
     DELTA,
     ERASED,
-    OWN_BUDGET,
     Charge,
     ChargeRoster,
     Decision,
     Enrol,
     Erase,
     Erased,
-    Halted,
     NormEvent,
     NormEvents,
     User,
@@ -45,8 +40,14 @@ from streams.records import (
 from streams.records.packing import unpack_bits, unpack_norms
 from streams.records.users import UserIds, partitions_of
 from streams.replay.archive import Archive, StoredHead, UnreadableService
+from streams.replay.decision_explanation import (
+    DecidedUser,
+    RosterReasons,
+    decided_members,
+    decided_user,
+)
 from streams.replay.log_replay import Applied, LogReplay
-from streams.sdk.decisions import refusing_budget
+from streams.sdk.decisions import DecisionArrays
 
 if TYPE_CHECKING:
     from streams.answerer.published_answers import AnswerRecord
@@ -220,7 +221,7 @@ class _Account:
         self._spent: dict[str, Units] = {}  # by dataset, after the last event
         self._positions: dict[Address, int] = {}  # by roster
         self._collected: dict[Address, float] = {}  # by step, the norm that a run has collected
-        self._reasons: dict[Address, int] = {}  # by roster, why the user is halted
+        self._reasons: dict[Address, RosterReasons] = {}  # by roster, why members are halted
 
     def earlier(self, partition: int, offset: int) -> Iterator[AccountEvent]:
         """Yield an event for each dataset in which the state before the replay has the user."""
@@ -283,81 +284,47 @@ class _Account:
     def _charged(
         self, applied: Applied, charge: Charge, decision: Decision, place: int
     ) -> AccountEvent:
-        admitted = unpack_bits(decision.admitted, decision.users)
+        arrays = DecisionArrays.of(decision)
+        is_admitted = bool(arrays.admitted[place])
         if decision.norms is UNSET:
             norm = float(unpack_norms(charge.norms)[place])
         else:
             # Without the event in this log, what was granted stands for what was sent.
-            among = int(np.count_nonzero(admitted[:place]))
-            sent = float(unpack_norms(decision.norms)[among]) if admitted[place] else 0.0
+            among = int(np.count_nonzero(arrays.admitted[:place]))
+            sent = float(unpack_norms(decision.norms)[among]) if is_admitted else 0.0
             norm = self._collected.pop(step_of(charge), sent)
         granted = norm
-        clipped = np.flatnonzero(np.frombuffer(decision.clipped, dtype="<u4") == place)
+        clipped = np.flatnonzero(arrays.clipped == place)
         if len(clipped):
-            granted = float(np.frombuffer(decision.granted, dtype="<f8")[clipped[0]])
+            granted = float(arrays.granted[clipped[0]])
+        reason = None if is_admitted else int(arrays.reasons[place])
+        exhausted = bool(arrays.exhausted[place])
+        decided = decided_user(self._user, norm, granted, exhausted, reason, decision.budgets)
         budgets = self._ledger.state.policies.budgets(charge.dataset)
-        reason = None
-        if not admitted[place]:
-            granted = 0.0
-            reason = decision.reasons[int(np.count_nonzero(~admitted[:place]))]
         mechanism = mechanism_of(charge)
         asked = [
             policy.row.charge_units(mechanism, [norm], policy.orders or None)[0]
             for policy in budgets.policies
         ]
-        return self._event(
-            applied,
-            charge,
-            norm=norm,
-            granted=granted,
-            halted=reason is not None,
-            reason=reason,
-            names=decision.budgets,
-            exhausted=bool(unpack_bits(decision.exhausted, decision.users)[place]),
-            budgets=self._shares(budgets, asked),
-        )
+        return self._event(applied, charge, decided, budgets=self._shares(budgets, asked))
 
     def _charged_by_level(self, applied: Applied, charge: ChargeRoster) -> AccountEvent:
         address = charge.address
         rosters = self._ledger.state.rosters
-        members, terms = rosters.members[address], rosters[address]
         row = np.array([self._positions[address]])
-        numbers = members.numbers(row)
-        level, granted = int(numbers["level"][0]), int(numbers["granted"][0])
-        halted = bool(numbers["flags"][0] & HALTED)
-        for output in applied.outputs[1:]:
-            # A HALT is published once; the member stays halted until it is admitted again.
-            if msgspec.msgpack.decode(output.value)["type"] == "halted":
-                answer = decode_answer(output.value)
-                assert isinstance(answer, Halted)
-                place = UserIds.unpack(answer.users).position(self._user)
-                if place is not None:
-                    self._reasons[address] = answer.reasons[place]
-        if not halted:
-            self._reasons.pop(address, None)
-        norms = grid_norms(terms.clip_norm, terms.levels)
+        reasons = self._reasons.setdefault(address, RosterReasons(address))
+        reasons.follow(applied)
+        (decided,) = decided_members(self._ledger, address, reasons, row)
+        level = int(rosters.members[address].numbers(row)["level"][0])
         budgets = self._ledger.state.policies.budgets(charge.dataset)
         if charge.mechanism == "poisson-gaussian" and charge.sampling_rate < 1.0:
             self._sampled.update(_names(budgets.outermost))
+        terms = rosters[address]
         asked = [table.units[level] for table in budgets.cost_tables(terms.units, terms.levels)]
-        reason = None
-        if halted:
-            # The reason of a HALT before the beginning of the log is unknown, unless there is only
-            # one budget.
-            known = self._reasons.get(address, None if budgets.is_nested else OWN_BUDGET)
-            reason = ERASED if self._is_erased(budgets) else known
+        shares = self._shares(budgets, asked)
+        rate = charge.sampling_rate
         return self._event(
-            applied,
-            charge,
-            norm=float(norms[level]),
-            granted=0.0 if halted else float(norms[granted]),
-            level=level,
-            sampling_rate=charge.sampling_rate,
-            halted=halted,
-            reason=reason,
-            names=budgets.names,
-            exhausted=bool(members.is_exhausted(row)[0]),
-            budgets=self._shares(budgets, asked),
+            applied, charge, decided, level=level, sampling_rate=rate, budgets=shares
         )
 
     def _enrolled(self, applied: Applied, enrol: Enrol) -> AccountEvent | None:
@@ -382,32 +349,23 @@ class _Account:
         return budgets.are_erased(budgets.known_as(UserIds([self._user]))) is not None
 
     def _event(
-        self,
-        applied: Applied,
-        charge: Charge | ChargeRoster,
-        *,
-        norm: float,
-        granted: float,
-        halted: bool,
-        reason: int | None,
-        names: list[str],
-        **fields: Any,
+        self, applied: Applied, charge: Charge | ChargeRoster, decided: DecidedUser, **fields: Any
     ) -> AccountEvent:
-        """Return a step with its outcome, from the reason as the log has it, if there is one."""
-        what: What = "clipped" if granted < norm else "charged"
+        """Return a step with its result for the user."""
         return AccountEvent(
             *_place(applied),
             charge.dataset,
             charge.run,
             charge.step,
-            "halted" if halted else what,
-            norm,
-            granted,
+            decided.what,
+            decided.norm,
+            decided.granted,
             mechanism=charge.mechanism,
             scale=None if charge.mechanism == "pure-dp" else charge.scale,
-            refused_by=None if reason is None else refusing_budget(reason, names),
-            reason=None if reason is None else halt_reason(reason),
-            erased=reason == ERASED,
+            refused_by=decided.refused_by,
+            reason=decided.reason,
+            erased=decided.reason == halt_reason(ERASED),
+            exhausted=decided.exhausted,
             **fields,
         )
 
