@@ -60,7 +60,7 @@ _ENTRIES: Final = 2**21  # entries per block of products
 _NARROW: Final = 1024  # parts with at most this many columns are processed together
 _NONE: Final = -3000  # the exponent of a row of zeros
 _UNUSABLE: Final = 9000  # the exponent of a row that is not finite, or too long
-_SMALLEST: Final = -400
+_FEW: Final = 2**16  # integers that are kept from step 3 to step 5
 _LARGEST_ENTRY: Final = 2.0**400
 _BELOW: Final = 1.0 - 2.0**-48  # covers the roundings of N, sqrt(d) and f in step 4
 _MOST: Final = 100  # an exponent of a scale, which float32 has
@@ -126,6 +126,7 @@ class Factored:
         self._left, self._right, self._counts, self._sizes = left, right, counts, sizes
         self._starts = np.cumsum(counts) - counts
         self._is_index = not left.is_floating_point()
+        self._kept: tuple[torch.Tensor, torch.Tensor] | None = None
         self.shape, self.device = (len(counts), sizes[0] * sizes[1]), right.device
         rows = counts * right.shape[1]
         # The square of the norm of a user's part if all rows are ones.
@@ -139,11 +140,10 @@ class Factored:
 
     def exponents(self) -> torch.Tensor:
         """Return e, (n,), with 2**e above all products of entries of a row of the example."""
-        self._of_right = _exponents(_largest(self._right))
-        self._of_left = torch.zeros_like(self._of_right)
-        if not self._is_index:
-            self._of_left = _exponents(_largest(self._left))
-        return (self._of_left + self._of_right).amax(dim=1)
+        sides = [self._right] if self._is_index else [self._left, self._right]
+        self._exponents = _exponents(torch.stack([_largest(side) for side in sides]))
+        self._of_rows = self._exponents.sum(dim=0)
+        return self._of_rows.amax(dim=1)
 
     def by_user(self, exponents: Integers) -> Integers:
         """Return the largest exponent of each user, (k,)."""
@@ -156,16 +156,23 @@ class Factored:
         for count in np.unique(self._counts).tolist():
             rows = count * t
             by_pairs = rows**2 <= 16 * p if self._is_index else rows * (p + q) <= p * q
-            at_once = _at_once(rows * (p + q) + (rows * rows if by_pairs else p * q))
+            size = rows * (p + q) + (rows * rows if by_pairs else p * q)
             users = np.flatnonzero(self._counts == count)
-            for some in np.split(users, range(at_once, len(users), at_once)):
+            for some in np.split(users, range(_at_once(size), len(users), _at_once(size))):
                 chosen = (self._starts[some, None] + np.arange(count)).ravel()
-                left, right = (
-                    side.reshape(len(some), rows, *side.shape[2:])
-                    for side in self._integers(chosen, np.repeat(powers[some], count))
-                )
-                terms = self._pairs(left, right) if by_pairs else self._entries(left, right)
-                found[torch.from_numpy(some)] = _sums(terms.flatten(1))
+                left, right = self._integers(chosen, np.repeat(powers[some], count))
+                if len(some) == len(found) and (t == 1 or left.numel() + right.numel() <= _FEW):
+                    self._kept = left, right  # for the sum
+                left = left.reshape(len(some), rows, *left.shape[2:])
+                right = right.reshape(len(some), rows, q)
+                if rows == 1 and not self._is_index:
+                    each = _sums_of_squares(left) * _sums_of_squares(right)
+                else:
+                    each = self._pairs(left, right) if by_pairs else self._entries(left, right)
+                    each = _sums(each.flatten(1))
+                if len(some) == len(found):
+                    return each
+                found[torch.from_numpy(some)] = each
         return found
 
     def _pairs(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -189,9 +196,11 @@ class Factored:
         (p, q), view = self._sizes, total.view(self._sizes)
         by_example, powers = np.repeat(factors, self._counts), np.repeat(powers, self._counts)
         examples, columns = _at_once(self._right.shape[1] * (p + q)), _at_once(q)
+        if self._kept:
+            examples = len(by_example)
         for start in range(0, len(by_example), examples):
             chosen = np.arange(start, min(start + examples, len(by_example)))
-            left, right = self._integers(chosen, powers[chosen])
+            left, right = self._kept or self._integers(chosen, powers[chosen])
             side = left if p < q and not self._is_index else right
             side.mul_(torch.from_numpy(by_example[chosen]).to(self.device)[:, None, None])
             left, right = left.flatten(0, 1), right.flatten(0, 1)
@@ -211,18 +220,17 @@ class Factored:
             at: Any = slice(int(chosen[0]), int(chosen[-1]) + 1)
         else:
             at = torch.from_numpy(chosen).to(self.device)
-        of_left, of_right = self._of_left[at], self._of_right[at]
-        power = torch.from_numpy(powers).to(self.device)[:, None]
-        of_scale = torch.zeros_like(of_right)
-        if not self._is_index:
-            of_scale = (power + of_right - of_left) >> 1
-        other = power - of_scale
+        power, exponents = torch.from_numpy(powers).to(self.device)[:, None], self._exponents[:, at]
+        if self._is_index:
+            scales = power.expand_as(exponents)
+        else:
+            of_left = (power + exponents[1] - exponents[0]) >> 1
+            scales = torch.stack([of_left, power - of_left])
         # Both sides of other rows become zero: of zeros, and of scales that float32 does not have.
-        used = (of_left + of_right > _NONE // 2) & (
-            torch.maximum(of_scale.abs(), other.abs()) < 126
-        )
-        left, right = self._left[at], _rounded(self._right[at], other, used)
-        return left if self._is_index else _rounded(left, of_scale, used), right
+        used = (self._of_rows[at] > _NONE // 2) & (scales.abs() < 126).all(dim=0)
+        by = torch.where(used, scales + 1023 << 52, 0).view(torch.float64)[..., None]
+        left = self._left[at]
+        return left if self._is_index else _rounded(left, by[0]), _rounded(self._right[at], by[-1])
 
     def drop(self, unusable: NDArray[np.bool_]) -> None:
         """Set the gradients of these users to zero."""
@@ -354,7 +362,7 @@ class DeviceSum:
         total = np.zeros(len(limits))
         for one in np.where(used, np.ldexp(squares, -2 * powers), 0.0):
             total += one  # numpy's sum over parts would take another order for a single user
-        norms = np.sqrt(total) * (1.0 + (len(squares) + 4) * 2.0**-52)
+        norms = np.sqrt(total) * (1.0 + (len(squares) + 6) * 2.0**-52)
         # Products of a single row have to be exact. They are, unless the user's rows cancel: n_i is
         # at least a quarter of the bound on a product, and F_i n_i is below 2**50.
         exact = np.ldexp(_EXACT / 2.0, powers + self._fine - np.maximum(tops + powers, 0))
@@ -386,8 +394,8 @@ def _largest(rows: torch.Tensor) -> torch.Tensor:
 
 def _exponents(largest: torch.Tensor) -> torch.Tensor:
     """Return the least e, an int64, with 2**e above a number that is not negative."""
-    found = torch.frexp(largest.double())[1].clamp_(min=_SMALLEST).long()
-    found = torch.where(largest > 0.0, found, _NONE)
+    largest = largest if largest.dtype.itemsize >= 4 else largest.float()
+    found = torch.where(largest > 0.0, torch.frexp(largest)[1].long(), _NONE)
     return torch.where(largest < _LARGEST_ENTRY, found, _UNUSABLE)  # NaN is not below
 
 
@@ -396,11 +404,15 @@ def _two_to(exponents: torch.Tensor) -> torch.Tensor:
     return (exponents.clamp(-1022, 1022) + 1023 << 52).view(torch.float64)
 
 
-def _rounded(rows: torch.Tensor, powers: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
-    """Return rows times powers of two, rounded to integers in float64; zeros if not used."""
-    scales = (_two_to(powers) * used)[..., None]
+def _rounded(rows: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Return rows times powers of two, rounded to integers in float64."""
     rows = rows if rows.dtype.itemsize >= 4 else rows.float()
     return (rows * scales.to(rows.dtype)).round_().double()
+
+
+def _sums_of_squares(rows: torch.Tensor) -> torch.Tensor:
+    """Return the sums (k,) of squares of integers (k, 1, d), which are below 2**53."""
+    return rows.square().sum(dim=(1, 2))
 
 
 def _sums(terms: torch.Tensor) -> torch.Tensor:
