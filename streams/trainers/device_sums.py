@@ -62,7 +62,7 @@ _NONE: Final = -3000  # the exponent of a row of zeros
 _UNUSABLE: Final = 9000  # the exponent of a row that is not finite, or too long
 _FEW: Final = 2**16  # integers that are kept from step 3 to step 5
 _LARGEST_ENTRY: Final = 2.0**400
-_BELOW: Final = 1.0 - 2.0**-48  # covers the roundings of N, sqrt(d) and f in step 4
+_BELOW: Final = 1.0 - 2.0**-48  # covers the roundings of N, f and c - w sqrt(d) in step 4
 _MOST: Final = 100  # an exponent of a scale, which float32 has
 _EXACT: Final = 2.0**53
 
@@ -95,7 +95,8 @@ class Written:
         for users, columns in _blocks(*self.shape):
             integers = self.rows[users, columns].mul_(scales[users]).round_()
             found[users] += integers.to(torch.float64, copy=True).square_().sum(dim=1)
-        return found
+        # The sum of a block is exact; each sum of blocks is rounded by a relative 2**-53 at most.
+        return found * (1.0 + self.shape[1] // _COLUMNS * 2.0**-51)
 
     def add_to(self, total: torch.Tensor, factors: Floats, _: Integers, at_once: int) -> None:
         """Do step 5, for at most so many users at once."""
@@ -304,7 +305,8 @@ class DeviceSum:
         """
         if self.columns is None:
             self.begin(sum(part.shape[1] for part in parts), parts[0].device)
-        limits = limits - math.ldexp(math.sqrt(self._total.numel()), self._exponent)
+        room = math.nextafter(math.sqrt(self._total.numel()), math.inf)
+        limits = limits - math.ldexp(room, self._exponent)
         limits = np.maximum(limits, 0.0) * _BELOW
         together = self._together(parts)
         columns = [part for part, _ in together]
@@ -354,6 +356,8 @@ class DeviceSum:
         found: Integers = np.clip(np.minimum(of_user, most), -1000, _MOST).astype(np.int64)
         return found
 
+    # Without a warning of numpy, which would tell that there is a user with such a gradient.
+    @np.errstate(all="ignore")
     def _factors(
         self, squares: Floats, tops: Integers, powers: Integers, limits: Floats
     ) -> tuple[Floats, Floats]:
@@ -366,8 +370,7 @@ class DeviceSum:
         # Products of a single row have to be exact. They are, unless the user's rows cancel: n_i is
         # at least a quarter of the bound on a product, and F_i n_i is below 2**50.
         exact = np.ldexp(_EXACT / 2.0, powers + self._fine - np.maximum(tops + powers, 0))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            wanted = np.where(norms > 0.0, limits / norms, 1.0)
+        wanted = np.where(norms > 0.0, limits / norms, 1.0)
         f = np.minimum(np.minimum(1.0, wanted), np.where(used, exact, 1.0).min(axis=0))
         return np.where(used, np.floor(np.ldexp(f, -powers - self._fine)), 0.0), norms
 

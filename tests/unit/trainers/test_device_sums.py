@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from fractions import Fraction
 from math import isqrt
@@ -210,6 +211,26 @@ def test_a_gradient_that_is_not_finite_counts_as_zero(bad: float, place: int) ->
     assert np.isinf(norms).tolist() == [user == 1 for user in range(len(COUNTS))]
     assert np.array_equal(total, without)
     assert np.delete(norms, 1).tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize("scale", [1e60, 1e110])
+def test_the_length_of_a_gradient_gives_no_warning(scale: float) -> None:
+    """A warning would tell that there is such a user."""
+    data = Data([1, 1], dtype=torch.float64)
+    left, right = data.sides[0]
+    data.sides[0] = (left * scale, right * scale)
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        total, exponent, _ = added(data, 1.0, [1])
+    assert square(total, exponent) <= 1
+
+
+def test_the_norm_of_a_large_part_is_rounded_up() -> None:
+    """Its sum of squares has more than 53 bits, and the lower ones of each block would be lost."""
+    block = [2.0**19 - 1] * (2**14 - 3) + [4.0, 1.0, 1.0]
+    rows = torch.tensor(block * 64)[None]
+    found = Written(rows).squares(np.array([0]))
+    assert int(found[0]) >= 64 * sum(int(one) ** 2 for one in block)
 
 
 def test_the_grid_follows_no_data() -> None:
