@@ -182,7 +182,9 @@ class Draws:
         grouped = self.examples.order.tobytes(), self.examples.starts.tobytes()
         ids = repr(self.examples.users.tolist()).encode()
         rate = None if callable(self.rate) else self.rate
-        return hashlib.sha256(b"".join([*grouped, ids])).digest(), self.one_each, rate, self.steps
+        settings, digest = self.settings, hashlib.sha256(b"".join([*grouped, ids])).digest()
+        plan = self.one_each, rate, self.steps, self.groups, self.expected_users, self.batch_size
+        return digest, *plan, settings.batch_first, settings.loss_reduction
 
 
 def _check_loader(data_loader: Any) -> None:

@@ -397,7 +397,9 @@ class PrivacyEngine:
         if draws.ranks == 1:
             private = charged()
         else:
-            check_equal((draws.compared, [p.shape for p in params(optimizer)]), module)
+            # The grid of a rank's sum follows from some of these.
+            shapes = [p.shape for p in params(optimizer)]
+            check_equal((draws.compared, max_grad_norm, shapes), module)
             private = RankedSteps(charged, new_sum)
         loader = IndividualDPLoader(private, draws, self._check_step)
         wrapped = PrivateModule(

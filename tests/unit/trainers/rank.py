@@ -78,21 +78,24 @@ def train(out: Path, rank: int, special: dict[str, Any]) -> None:
     turnstile = Turnstile.in_memory(partitions=1) if rank == 0 else None
     engine = PrivacyEngine(turnstile, dataset="faces", run="night-7", measure="renyi")
     users = task.users + 1 if special.get("other users") == rank else task.users
+    arguments = {
+        "users": users if special.get("users") else None,
+        "population": 120,
+        "target_epsilon": special.get("epsilon", 3.0),
+        "target_delta": 1e-5,
+        "epochs": 4,
+        "max_grad_norm": 1.0,
+        "max_physical_batch_size": 16,
+        "max_examples_per_user": 4,
+        "charge_ahead": special.get("ahead", False),
+        "column": square_root_column(3) if special.get("turns") else None,
+        "not_private_generator": np.random.default_rng(7),
+    }
     module, optimizer, loader = engine.make_private_with_epsilon(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.5),
         data_loader=torch.utils.data.DataLoader(task.data, batch_size=40),
-        users=users if special.get("users") else None,
-        population=120,
-        target_epsilon=special.get("epsilon", 3.0),
-        target_delta=1e-5,
-        epochs=4,
-        max_grad_norm=1.0,
-        max_physical_batch_size=16,
-        max_examples_per_user=4,
-        charge_ahead=special.get("ahead", False),
-        column=square_root_column(3) if special.get("turns") else None,
-        not_private_generator=np.random.default_rng(7),
+        **arguments | (special.get("on rank 1", {}) if rank else {}),
     )
     engine.check(lambda batch: task.loss_of(module, batch), task.made_up)
     batches = 0

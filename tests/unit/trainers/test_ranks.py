@@ -62,9 +62,16 @@ def test_two_ranks_train_the_model_of_one_bit_for_bit(tmp_path: Path, special: A
         ({"alone": True}, ["InvalidRequest", "InvalidRequest"]),
         ({"wrapped": True}, ["InvalidRequest", "InvalidRequest"]),
         ({"users": True, "other users": 1}, ["InvalidRequest", "InvalidRequest"]),
+        ({"on rank 1": {"max_grad_norm": 0.01}}, ["InvalidRequest", "InvalidRequest"]),
+        ({"turns": True, "on rank 1": {"population": 100}}, ["InvalidRequest", "InvalidRequest"]),
+        ({"on rank 1": {"loss_reduction": "sum"}}, ["InvalidRequest", "InvalidRequest"]),
+        ({"on rank 1": {"max_physical_batch_size": 8}}, ["InvalidRequest", "InvalidRequest"]),
         ({"epsilon": -1.0}, ["InvalidRequest", "Unusable"]),
     ],
-    ids=["not initialised", "wrapped in DDP", "other users", "rejected on rank 0"],
+    ids=[
+        *("not initialised", "wrapped in DDP", "other users", "other clip norm"),
+        *("other population", "other reduction", "other batches", "rejected on rank 0"),
+    ],
 )
 def test_ranks_that_cannot_train_together_are_refused(
     tmp_path: Path, special: Any, expected: list[str]
