@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -113,6 +113,8 @@ def one_by_one(
     block=st.sampled_from([1, 900, 2**17]),
     seed=st.integers(0, 2**32),
 )
+# Longer rows than numpy's buffers.
+@example(width=10_000, dtype=np.float64, users=9, exponent=-24, block=2**17, seed=0)
 def test_users_worked_on_together_are_added_up_as_each_by_itself(
     width: int, dtype: type, users: int, exponent: int, block: int, seed: int
 ) -> None:
