@@ -175,6 +175,9 @@ def _charge_all(account: _Account, steps: Iterable[Step]) -> None:
 def _singly(step: Step) -> Iterator[Step]:
     """Yield steps that cost as much as equal steps do together: Gaussian ones are a single one."""
     mechanism, norm, count = step
+    if isinstance(mechanism, PoissonGaussian) and norm > 1.0:  # the clip norm of the roster
+        noise = mechanism.noise_stddev / _above(norm)
+        mechanism, norm = PoissonGaussian(noise, mechanism.sampling_rate), 1.0
     if isinstance(mechanism, Gaussian) and count > 1:  # the squares of the norms add up
         norm, count = _above(math.sqrt(count) * norm), 1
     for _ in range(count):

@@ -132,6 +132,17 @@ def test_releases_are_admitted_while_their_divergences_fit(seed: int, path: Path
     assert float(renyi_to_epsilon([8.0], [total], 1e-6)) <= 4.0
 
 
+@pytest.mark.parametrize("norm", [1.0, 3.0])
+def test_a_sampled_step_costs_its_norm_whatever_it_is(norm: float, path: Path) -> None:
+    step = Step(PoissonGaussian(1.5 * norm, 0.5), norm)
+    affordable = int(BUDGET / cost_of([Step(PoissonGaussian(1.5, 0.5), 1.0)]))
+    with Ledger(path, "survey", **TERMS) as ledger:
+        for _ in range(affordable):
+            ledger.charge([step])
+        with pytest.raises(Refused):
+            ledger.charge([step])
+
+
 def test_a_refused_release_of_many_steps_costs_nothing(path: Path) -> None:
     with Ledger(path, "survey", **TERMS) as ledger:
         with pytest.raises(Refused):
