@@ -90,7 +90,7 @@ class Images(Task):
     """
 
     name, population, groups, clip_norm = "MNIST", 8_000, 50, 1.0
-    learning_rates = (2.0, 4.0, 8.0, 16.0, 32.0)
+    learning_rates = (4.0, 8.0, 16.0, 32.0, 64.0)
 
     def __init__(self, folder: Path) -> None:
         images = load_mnist(folder / "mnist-t10k")
