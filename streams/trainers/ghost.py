@@ -92,23 +92,23 @@ class _Keeping:
         self._layer, self._module = layer, module
 
     @torch.compiler.disable
-    def __call__(self, seen: torch.Tensor) -> torch.Tensor:
+    def __call__(self, input: torch.Tensor) -> torch.Tensor:
         layer: Any = self._layer
         trained = [one for one in layer.parameters() if one.requires_grad]
         is_seen = layer.training and torch.is_grad_enabled() and self._module.hooks_enabled
         output: torch.Tensor
         if not (trained and is_seen) or self._module.computes_gradients:
-            output = type(layer).forward(layer, seen)
+            output = type(layer).forward(layer, input)
         elif isinstance(layer, torch.nn.Linear):
             bias = None if layer.bias is None else layer.bias.detach()
-            output = functional.linear(seen, layer.weight.detach(), bias)
+            output = functional.linear(input, layer.weight.detach(), bias)
         else:
             output = functional.embedding(
-                *(seen, layer.weight.detach(), layer.padding_idx, layer.max_norm, layer.norm_type),
+                *(input, layer.weight.detach(), layer.padding_idx, layer.max_norm, layer.norm_type),
                 *(layer.scale_grad_by_freq, layer.sparse),
             )
         if trained and is_seen:
-            output = _Keep.apply(output, seen.detach(), self, *trained)
+            output = _Keep.apply(output, input.detach(), self, *trained)
         return output
 
     def keep(self, seen: torch.Tensor, back: torch.Tensor) -> None:
@@ -207,8 +207,8 @@ def part_of(name: str, parameter: torch.nn.Parameter, size: int, counts: Integer
     if isinstance(sample, torch.Tensor):
         return Written(_sums_by_user(sample[:used].flatten(1), counts))
     are_places = [not left.is_floating_point() for left, _ in sample]
-    lefts = [
-        functional.one_hot(left, len(parameter)).to(parameter.dtype)  # tied to a linear layer
+    lefts = [  # an embedding whose weight is tied to a linear layer gets rows like the layer's
+        functional.one_hot(left.long(), len(parameter)).to(parameter.dtype)
         if is_place and not all(are_places)
         else left
         for (left, _), is_place in zip(sample, are_places, strict=True)

@@ -53,7 +53,7 @@ class Tied(nn.Module):
         self.last.weight = self.words.weight
 
     def forward(self, rows: Any) -> Any:
-        places = (rows.abs() * 50).long()[..., 0]
+        places = (rows.abs() * 50).int()[..., 0]
         return self.last(torch.tanh(self.words(places % 9) + self.kinds(places % 4))).mean(dim=1)
 
 
@@ -91,6 +91,10 @@ KINDS: dict[str, tuple[Callable[[], Any], Any]] = {
     "linear, one row": (
         lambda: nn.Linear(LENGTH * WIDTH, WIDTH),
         lambda layer, rows: layer(rows.flatten(1))[:, None],
+    ),
+    "input by name": (
+        lambda: nn.Linear(WIDTH, WIDTH),
+        lambda layer, rows: layer(input=rows),
     ),
     "used twice": (
         lambda: nn.Linear(WIDTH, WIDTH),
