@@ -518,21 +518,24 @@ class Answering:
         """
         if (begun := self._history.begun) is None:
             return
-        kind, number, *_ = [*begun.source.split(":"), ""]
-        given = f"{number} other files or tables" if kind == "parts" else "another input"
-        for what, before, now in (
-            ("another file of queries", begun.query_file, [self.query_file.digest]),
-            (given, begun.source, [self._source, *self._continues]),
-        ):
-            if before not in now:
-                raise UnusableQueries(
-                    f"run {self.query_file.run!r} was begun with {what}, and a run has one file "
-                    "of queries and one input, to which files or tables may only be added, each "
-                    "after those before. Restore it, or close the run, and give this file its own "
-                    "run name, and a start after the last published answer. Users keep what they "
-                    "have spent",
-                    "run",
-                )
+        if begun.query_file != self.query_file.digest:
+            what, remedy = "with another file of queries", "Restore it"
+        elif begun.source not in (self._source, *self._continues):
+            what, remedy = "on another input", "Restore it"
+            kind, number, *_ = [*begun.source.split(":"), ""]
+            if kind == "parts":
+                what = f"on {number} files or tables, and this input does not begin with them"
+            if kind in ("file", "parts", "table"):
+                remedy = "Give all earlier files or tables again, unchanged, before new ones"
+        else:
+            return
+        raise UnusableQueries(
+            f"run {self.query_file.run!r} was begun {what}, and a run has one file of queries and "
+            f"one input, to which files or tables may only be added. {remedy}. Or close the run, "
+            "and give this file its own run name, and a start after the last published answer. "
+            "Users keep what they have spent",
+            "run",
+        )
 
     def _check_charged(self) -> None:
         """Check that the charges, the journal and the published answers agree.
