@@ -522,6 +522,7 @@ def _differences(held: Policy, asked: Policy, delta: float) -> str:
         if getattr(held, name) != getattr(asked, name) and not is_default:
             found.append(f"{name} is {there[name]!r}, not {here[name]!r}")
     if held.budget != asked.budget and held.row.has_delta and asked.row.has_delta:
-        epsilons = f"{held.epsilon(delta):.6g}, not {asked.epsilon(delta):.6g}"
-        found.append(f"epsilon at delta {delta:g} is {epsilons}")
+        have, want = (f"{one.epsilon(delta):.6g}" for one in (held, asked))
+        if have != want:
+            found.append(f"epsilon at delta {delta:g} is {have}, not {want}")
     return "; ".join(found)

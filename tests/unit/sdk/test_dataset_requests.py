@@ -141,6 +141,17 @@ def test_other_policy_is_rejected_with_the_held_one(case: str) -> None:
     assert rejected.value.held == held
 
 
+def test_equal_epsilons_are_no_difference_of_two_policies() -> None:
+    terms: dict[str, Any] = {"measure": "renyi", "epsilon": 2.0, "delta": 1e-6}
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset("d", orders=[40.0], **terms)
+        with pytest.raises(PolicyChanged, match="orders is") as other_order:
+            turnstile.create_dataset("d", orders=[50.0], **terms)
+        with pytest.raises(PolicyChanged, match="is 2, not 1;"):
+            turnstile.create_dataset("d", orders=[40.0], **terms | {"epsilon": 1.0})
+    assert "epsilon" not in str(other_order.value)
+
+
 @pytest.mark.parametrize("measure", MEASURES)
 def test_arguments_of_a_policy_make_the_same_budget(measure: str) -> None:
     with Turnstile.in_memory(partitions=1) as turnstile:
