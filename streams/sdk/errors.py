@@ -331,7 +331,7 @@ ADVICE: dict[Reason, str] = {
     ),
     Reason.DATASET_IN_USE: "keep it: what was charged to it stays charged",
     Reason.DATASET_SHARED: "charge the shares, each by its own runs",
-    Reason.UNKNOWN_RUN: "open the run again with Turnstile.run",
+    Reason.UNKNOWN_RUN: "open the run again",
     Reason.RUN_CLOSED: "open a run of another name; it continues the dataset's budgets",
     Reason.OLDER_ATTEMPT: "stop here, unless the newer attempt was started by mistake",
     Reason.SEPARATION_CHANGED: "use the same min_separation, or a run of another name",
@@ -343,7 +343,7 @@ ADVICE: dict[Reason, str] = {
         "charge exactly what was charged before, in the same order of users, or give the step up "
         "with abandon"
     ),
-    Reason.STEP_OUT_OF_ORDER: "open the run again with Turnstile.run: its step is the next one",
+    Reason.STEP_OUT_OF_ORDER: "open the run again: its step is the next one",
     Reason.NO_ROSTERS: "use Run.charge, or a run of another name",
     Reason.UNKNOWN_ROSTER: "enrol the users of the run with Run.enrol",
     Reason.ROSTER_CHANGED: (
