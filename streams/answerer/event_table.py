@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from datetime import date
+from datetime import date, datetime
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final
@@ -194,7 +194,10 @@ def _is_rows(table: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of NumPy as Python has it."""
+    """Return a value of NumPy as Python has it; None for a time that Python cannot hold."""
+    if isinstance(value, np.datetime64):  # of nanoseconds, item() would be a number
+        moment = value.astype("datetime64[ms]").item()
+        return moment if isinstance(moment, datetime) else None
     return value.item() if isinstance(value, np.generic) else value
 
 

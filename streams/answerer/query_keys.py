@@ -140,7 +140,7 @@ def number_of(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except OverflowError:
+    except (OverflowError, ValueError):  # a signalling NaN is a ValueError
         return None
     return number if math.isfinite(number) else None
 

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -96,7 +97,10 @@ TABLES: dict[str, Callable[[Rows], Any]] = {
     "rows": list,
     "rows of pandas": lambda rows: pd.DataFrame(rows).to_dict("records"),
     "rows of NumPy": lambda rows: [
-        {name: value if name == "bought" else np.array([value])[0] for name, value in row.items()}
+        {
+            name: np.datetime64(value, "ns") if name == "bought" else np.array([value])[0]
+            for name, value in row.items()
+        }
         for row in rows
     ],
 }
@@ -211,14 +215,15 @@ def test_a_value_of_one_row_costs_the_row_and_nothing_else(table_of: str, name: 
     assert table.needs_acceptance is (why not in (SkipReason.BEFORE, SkipReason.AHEAD))
 
 
-ODD = [pd.NaT, pd.NA, float("nan"), None, [1], {"a": 1}, object(), True, 10**5000]
+ODD: list[Any] = [pd.NaT, pd.NA, float("nan"), None, [1], {"a": 1}, object(), True, 10**5000]
+ODD += [np.datetime64("NaT"), np.datetime64("10000-01-01"), Decimal("sNaN")]
 
 
 @pytest.mark.parametrize("missing", ODD, ids=range(len(ODD)))
 @pytest.mark.parametrize("column", ["user", "bought", "amount", "shop", "items"])
 def test_no_value_of_a_row_makes_a_table_unusable(missing: Any, column: str) -> None:
     rows = [{**ROWS[0], column: missing}, *ROWS[1:]]
-    for table in (rows, pd.DataFrame(rows).astype(object)):
+    for table in (rows, pd.DataFrame(rows, dtype=object)):
         found = EventTable(table, "it", QUERIES)
         assert len(found.events) >= len(ROWS) - 1
 
