@@ -93,6 +93,11 @@ def blocks_of_a_plain_client() -> list[str]:
     return [block for block in blocks() if "bootstrap_servers" in block]
 
 
+def blocks_of_an_example() -> list[str]:
+    """One that imports a script of ``examples``; the tests of that script run it."""
+    return [block for block in blocks() if "from dataset_ledger import" in block]
+
+
 def blocks_of_a_subscriber() -> list[str]:
     """HALTs after a restart; the tests of the SDK run it."""
     return [block for block in blocks() if "since=" in block]

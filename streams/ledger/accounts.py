@@ -120,7 +120,7 @@ class Raised(NamedTuple):
     order: float | None  # that the user is bound to, if so
 
 
-class Written(NamedTuple):
+class PaidSlots(NamedTuple):
     """The slots of a block of users after a payment."""
 
     charged: Numbers  # with another balance than before
@@ -244,7 +244,7 @@ class Accounts:
         if self.account.recurring_charges:
             self.account.settle_for_write(sought.slots)
 
-    def pay(self, slots: Numbers, payment: NormPayment, bound: Numbers) -> Written:
+    def pay(self, slots: Numbers, payment: NormPayment, bound: Numbers) -> PaidSlots:
         """Settle a payment that fits, and write the rows of its users; see `payment`."""
         rows = self._rows
         restart = payment.settle(lambda at: rows.ticks[slots[at]])
@@ -255,15 +255,15 @@ class Accounts:
         rows.spent[charged] = spent
         raised = slots.take(restart.users)
         rows.base[raised], rows.ticks[raised] = restart.base, restart.ticks
-        return Written(charged, spent, bound, raised, restart.ticks_before)
+        return PaidSlots(charged, spent, bound, raised, restart.ticks_before)
 
     def charged(
-        self, sought: Sought, written: Sequence[Written]
+        self, sought: Sought, written: Sequence[PaidSlots]
     ) -> tuple[AccountDelta, Iterator[Raised]]:
         """Return the changes of a charge that was written in blocks, and the bounds that rose."""
         self._exhausted = None
         # A charge may have no users, and so no blocks. Most have one.
-        parts = zip(*written, strict=True) if written else [(NO_ROWS,)] * len(Written._fields)
+        parts = zip(*written, strict=True) if written else [(NO_ROWS,)] * len(PaidSlots._fields)
         charged, spent, bound, raised, before = (
             part[0] if len(part) == 1 else np.concatenate(part) for part in parts
         )

@@ -25,7 +25,7 @@ from accounting import InvalidInput, Mechanism
 from accounting.filters.account_terms import AccountCostTable
 from accounting.filters.due_steps import NO_ROWS
 from accounting.filters.payment import grant
-from streams.ledger.accounts import AccountDelta, Accounts, Raised, Sought, Written
+from streams.ledger.accounts import AccountDelta, Accounts, PaidSlots, Raised, Sought
 from streams.ledger.columns import Numbers
 from streams.ledger.rule import positions
 from streams.ledger.tracked import Address, Tracked
@@ -126,7 +126,7 @@ class Budgets:
             accounts.prepare(found)
         granted, reasons = np.empty(count), np.empty(count, dtype=np.uint8)
         exhausted = np.zeros(count, dtype=np.bool_)
-        written: list[list[Written]] = [[] for _ in budgets]
+        written: list[list[PaidSlots]] = [[] for _ in budgets]
         at_once = min(accounts.rule.block_users for accounts in self.accounts)
         for start in range(0, count, at_once):
             block = slice(start, start + at_once)

@@ -30,7 +30,7 @@ from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.cohorts import rotating_groups
 from streams.trainers.correlated_noise import CorrelatedNoise
 from streams.trainers.planning import Plan
-from streams.trainers.steps import GRID_BITS, Levels, OpenStep, PrivateSteps, Sum
+from streams.trainers.steps import GRID_BITS, Levels, OpenStep, PrivateSteps, StepSum
 
 _MOST_STEPS: Final = 2**20
 _BITS: Final = 40 - GRID_BITS  # exact normals have at most 2^40 as standard deviation
@@ -84,7 +84,7 @@ class CorrelatedSteps(PrivateSteps):
         steps: int,
         cohort: Callable[[int], ArrayLike] | None = None,
         levels: Levels | None = None,
-        new_sum: Callable[[int], Sum] | None = None,
+        new_sum: Callable[[int], StepSum] | None = None,
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
         if callable(noise_multiplier):

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from streams.records import Policy
 from streams.sdk.errors import InvalidRequest, Unusable
 from streams.trainers.checkpoint import Checkpoint, Saved
-from streams.trainers.steps import OpenStep, PrivateSteps, Sum, Total
+from streams.trainers.steps import OpenStep, PrivateSteps, StepSum, Total
 
 T = TypeVar("T")
 
@@ -102,7 +102,9 @@ class RankedSteps:
         Unusable: on the other ranks, if the training cannot be opened on rank 0.
     """
 
-    def __init__(self, opened: Callable[[], PrivateSteps], new_sum: Callable[[int], Sum]) -> None:
+    def __init__(
+        self, opened: Callable[[], PrivateSteps], new_sum: Callable[[int], StepSum]
+    ) -> None:
         self._private: PrivateSteps | None = None  # on rank 0
 
         def first() -> tuple[int, list[Policy], float | None]:

@@ -127,7 +127,7 @@ class PrivateSteps:
         expected_batch: Schedule,
         steps: int | None = None,
         levels: Levels | None = None,
-        new_sum: Callable[[int], Sum] | None = None,
+        new_sum: Callable[[int], StepSum] | None = None,
         stop: PrivateStop | None = None,
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
@@ -419,7 +419,7 @@ class _Noise:
         return ready[:count]
 
 
-class Sum(Protocol):
+class StepSum(Protocol):
     """A sum of clipped gradients, in integers.
 
     Attributes:
@@ -444,7 +444,7 @@ class Sum(Protocol):
 class StepOwner(Protocol):
     """Releases the steps that it has opened."""
 
-    new_sum: Callable[[int], Sum]
+    new_sum: Callable[[int], StepSum]
 
     def close_step(
         self,

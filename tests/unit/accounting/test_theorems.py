@@ -20,6 +20,7 @@ from tests.readme import (
     blocks_of_a_file,
     blocks_of_a_plain_client,
     blocks_of_a_subscriber,
+    blocks_of_an_example,
     blocks_of_epochs,
     blocks_of_sampled_training,
     blocks_of_several_datasets,
@@ -82,7 +83,12 @@ def test_every_theorem_has_functions_and_tests_that_exist(theorem: Theorem) -> N
             assert callable(run_path(str(TOP / example))[defined]), name
         else:
             where = name if name.startswith("streams.") else f"accounting.{name}"
-            assert callable(resolve_name(where)), name
+            module, _, defined = where.rpartition(".")
+            source = TOP / f"{module.replace('.', '/')}.py"
+            if source.exists() and "\nimport torch\n" in source.read_text(encoding="utf-8"):
+                assert f"\nclass {defined}" in source.read_text(encoding="utf-8"), name
+            else:
+                assert callable(resolve_name(where)), name
     for name in tests:
         file, _, function = name.partition("::")
         assert f"def {function}(" in (TESTS / file).read_text(encoding="utf-8"), name
@@ -154,7 +160,7 @@ def test_filters_import_no_report_and_no_special_function() -> None:
 def test_every_example_is_run_by_some_test() -> None:
     """By those who know what each needs: here, with the trainers, and with the service."""
     run = [*blocks_of_the_library(), *blocks_of_the_service(), *blocks_of_sampled_training()]
-    run += blocks_of_a_subscriber() + blocks_of_a_file()
+    run += blocks_of_a_subscriber() + blocks_of_a_file() + blocks_of_an_example()
     run += blocks_of_epochs() + blocks_of_several_datasets() + blocks_of_a_plain_client()
     assert [len(blocks_of_the_library()), len(blocks_of_the_service())] == [1, 2]
     assert sorted(run) == sorted(blocks())
