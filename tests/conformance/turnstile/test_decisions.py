@@ -37,9 +37,23 @@ POLICIES: dict[str, tuple[dict[str, Any], list[Any]]] = {
         [Gaussian(1.7), Gaussian(0.9)],
     ),
     "gdp": ({"measure": "gdp", "epsilon": 1.0, "delta": 1e-5}, [Gaussian(2.0)]),
+    "gdp, clip": (
+        {"measure": "gdp", "budget": 1.1, "odometer_step": 0.2, "on_exhaustion": "clip"},
+        [Gaussian(1.3)],
+    ),
     "renyi": (
         {"measure": "renyi", "orders": [1.5, 32], "budget": [0.7, 6.0]},
-        [Gaussian(2.7), Laplace(4.3)],
+        [Gaussian(2.7), Laplace(4.3), PureDP()],
+    ),
+    "renyi, clip": (
+        {
+            "measure": "renyi",
+            "orders": [1.5, 3.7, 32.1],
+            "budget": [0.7, 0.9, 6.0],
+            "odometer_step": [0.1, 0.09, 0.7],
+            "on_exhaustion": "clip",
+        },
+        [Gaussian(2.7), Gaussian(1.1)],
     ),
     "steps": ({"measure": "steps", "noise_multiplier": 2.0, "budget": 4}, [Gaussian(2.0)]),
 }

@@ -2,7 +2,7 @@
 
 from msgspec import UNSET
 
-from streams.records import Decision, Holder, Reason, Rejected, RunOpened
+from streams.records import Decision, Holder, Reason, RunOpened
 from tests.unit.ledger.audited import AuditedLog
 
 EXCLUSIVE = {"assume_independent_timing": UNSET}
@@ -13,29 +13,6 @@ def exclusive_log() -> AuditedLog:
     log.create("d", budget=1.0, **EXCLUSIVE)
     log.create("inner", budget=1.0, parents=["d"])
     return log
-
-
-def test_a_rejected_opening_names_the_holder_and_changes_nothing() -> None:
-    log = exclusive_log()
-    log.open(run="first")
-    rejected = log.open(dataset="inner", run="second")
-    assert isinstance(rejected, Rejected)
-    assert rejected.reason is Reason.BUDGET_HELD
-    assert rejected.holder == Holder(dataset="d", run="first")
-    assert ("inner", "second") not in log.ledger.state.runs
-    assert isinstance(log.charge(0, [1], [1.0], run="first"), Decision)
-
-
-def test_run_that_was_taken_over_gets_no_decision() -> None:
-    log = exclusive_log()
-    log.open(run="first")
-    log.charge(0, [1], [1.0], run="first")
-    log.open(run="second", take_over=True)
-    repeated = log.charge(0, [1], [1.0], run="first")
-    assert (repeated.reason, repeated.holder) == (
-        Reason.BUDGET_HELD,
-        Holder(dataset="d", run="second"),
-    )
 
 
 def test_a_repeated_opening_takes_nothing_over() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.unit.ledger.audited import AuditedLog
-from tests.unit.ledger.ledgers import admitted, exhausted
 
 
 @pytest.fixture
@@ -17,19 +16,6 @@ def log() -> AuditedLog:
     log.create(**log.any_ids)
     log.open()
     return log
-
-
-def test_exactly_as_many_steps_are_admitted_as_fit():
-    log = AuditedLog()
-    log.create(budget=1.0)
-    log.open()
-    for step in range(32):  # each costs 1 / 32
-        decision = log.charge(step, [1], [1.0])
-        assert admitted(decision) == [True]
-        assert exhausted(decision) == [step == 31]
-    assert admitted(log.charge(32, [1], [1.0])) == [False]
-    assert admitted(log.charge(33, [1], [0.0])) == [True]
-    assert log.spent() == {1: 2**44}
 
 
 def test_repeated_step_returns_the_stored_decision(log):

@@ -1,7 +1,5 @@
 """What a dataset is in one partition: its policy and kinds of ids, withdrawal, and P of the log."""
 
-import unicodedata
-
 import msgspec
 import pytest
 from msgspec import UNSET
@@ -11,16 +9,13 @@ from streams.records import (
     VERSION,
     CreateDataset,
     DatasetCreated,
-    DatasetWithdrawn,
     Decision,
     Policy,
     Reason,
     encode,
 )
 from tests.unit.ledger.audited import AuditedLog
-from tests.unit.ledger.ledgers import Log, admitted, rebuilt
-
-COMPOSED, DECOMPOSED = "Zoë", unicodedata.normalize("NFD", "Zoë")
+from tests.unit.ledger.ledgers import Log, rebuilt
 
 
 def compacted(ledger: Ledger) -> Ledger:
@@ -86,46 +81,7 @@ def test_ids_of_another_kind_are_refused_and_change_nothing(user_ids, steps, cha
     assert list(log.spent()) == list(dict.fromkeys(users_charged))
 
 
-@pytest.mark.parametrize(
-    ("users", "reason"),
-    [
-        ([1, "1"], Reason.MIXED_USERS),
-        ([COMPOSED, DECOMPOSED], Reason.MALFORMED),
-        ([DECOMPOSED], Reason.MALFORMED),
-    ],
-)
-def test_a_name_has_one_budget(users, reason):
-    log = AuditedLog()
-    log.create()
-    log.open()
-    assert log.charge(0, users, [1.0] * len(users)).reason is reason
-    assert log.spent() == {}
-    assert isinstance(log.charge(0, [COMPOSED, "1"], [1.0, 1.0]), Decision)
-
-
 # --- withdrawal ---------------------------------------------------------------------------------
-
-
-def test_unused_dataset_is_withdrawn_and_created_otherwise():
-    log = AuditedLog()
-    log.create(budget=8.0)
-    withdrawn = log.withdraw()
-    assert isinstance(withdrawn, DatasetWithdrawn)
-    assert log.ledger.state.datasets == {}
-    assert log.open().reason is Reason.UNKNOWN_DATASET
-    assert isinstance(log.create(budget=1.0), DatasetCreated)
-    log.open()
-    assert admitted(log.charge(0, [1], [8.0])) == [False]  # 2 of 1
-
-
-@pytest.mark.parametrize("name", ["d", "never-created"])
-def test_withdrawing_what_is_not_there_is_answered(name):
-    log = AuditedLog()
-    log.create()
-    log.withdraw()
-    first, again = log.withdraw(name), log.withdraw(name)
-    assert msgspec.structs.replace(again, offset=first.offset) == first
-    assert isinstance(first, DatasetWithdrawn)
 
 
 def test_a_dataset_is_in_use_from_the_first_run_on_for_ever():

@@ -58,16 +58,6 @@ def test_two_creators_with_different_budgets_leave_one_dataset() -> None:
     assert service.open().policy.budget == [8 * 2**44]
 
 
-def test_creation_is_idempotent() -> None:
-    service = Partitions()
-    made = service.create(user_ids="string")
-    assert made.user_ids == "string"
-    assert service.create() == made  # who does not say which ids leaves them as they are
-    assert service.create(user_ids="string") == made
-    with pytest.raises(PolicyChanged):
-        service.create(user_ids="mixed")
-
-
 def test_dataset_has_one_kind_of_ids_by_default() -> None:
     service = Partitions()
     assert service.create().user_ids == "one-kind"
