@@ -234,7 +234,7 @@ class _Account:
                 self._sampled.update(_names(budgets.outermost))  # there may have been sampled steps
             own, *_ = self._shares(budgets, None)
             place = math.nan, partition, offset, name, "", None
-            erased = self._is_erased(budgets)
+            erased = budgets.are_erased(budgets.known_as(UserIds([self._user]))) is not None
             yield AccountEvent(*place, "earlier", erased=erased, budgets=(own,))
         for address in state.rosters.members:
             self._is_member(address)
@@ -344,9 +344,6 @@ class _Account:
         shares = tuple(self._shares(each, None)[0] for each in budgets)
         place = *_place(applied), request.dataset or answer.datasets[0], "", None
         return AccountEvent(*place, "erased", erased=True, exhausted=True, budgets=shares)
-
-    def _is_erased(self, budgets: Budgets) -> bool:
-        return budgets.are_erased(budgets.known_as(UserIds([self._user]))) is not None
 
     def _event(
         self, applied: Applied, charge: Charge | ChargeRoster, decided: DecidedUser, **fields: Any
