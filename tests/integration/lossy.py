@@ -8,7 +8,7 @@ import numpy as np
 import redis
 
 from streams.kafka.snapshot_topic import read_snapshot
-from tests.integration.command import Done, turnstile
+from tests.integration.command import Done
 from tests.integration.service import Service, eventually
 
 USERS = np.arange(40)
@@ -69,5 +69,4 @@ class Lossy:
             client.flushall()
 
     def trim(self, *options: str) -> Done:
-        settings = ["--kafka", self.service.kafka, "--prefix", self.service.prefix, "--json"]
-        return turnstile("trim", *settings, *options)
+        return self.service.command("trim", "--json", *options)

@@ -37,6 +37,7 @@ from tests.audit.auditor_state import home
 from tests.audit.comparison import compare, compare_chain
 from tests.audit.log import OUTPUTS, Log
 from tests.audit.stored import Rows, state_of
+from tests.integration.command import Done, turnstile
 from tests.waiting import HANGS_AFTER, eventually
 
 IMPATIENT_WORKER = (sys.executable, str(Path(__file__).with_name("impatient_worker.py")))
@@ -80,6 +81,19 @@ class Service:
 
     def close(self) -> None:
         self._open.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which commands find the service."""
+        return {
+            "TURNSTILE_KAFKA": self.kafka,
+            "TURNSTILE_REDIS": self.redis,
+            "TURNSTILE_PREFIX": self.prefix,
+        }
+
+    def command(self, *arguments: str) -> Done:
+        """Run a command with the service, in this process."""
+        return turnstile(*arguments, environment=self.environment)
 
     def turnstile(self, timeout: float = HANGS_AFTER) -> Turnstile:
         """Return a new client that is closed with the service."""

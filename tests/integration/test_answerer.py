@@ -149,8 +149,7 @@ def start(shared: Service, file: Path, forked: type[Child], tmp_path: Path) -> I
     with ExitStack() as started:
 
         def start(*doom: str, health: str = "") -> Child:
-            environment = {**os.environ, "TURNSTILE_KAFKA": shared.kafka}
-            environment |= {"TURNSTILE_PREFIX": shared.prefix, "TURNSTILE_HEALTH": health}
+            environment = {**os.environ, **shared.environment, "TURNSTILE_HEALTH": health}
             environment |= {"TURNSTILE_SIGNING_KEY": PRIVATE, "TURNSTILE_ANSWER_KEYS": PUBLIC}
             environment["TURNSTILE_LOG_FORMAT"] = "json"
             command = [sys.executable, answerer.__file__, *doom, "answer", str(file)]
@@ -244,9 +243,8 @@ def assert_answerer_reports_its_state(service: Service, health: str) -> None:
     assert samples["turnstile_answerer_answers_total"] > 0
     assert samples["turnstile_client_requests_total"] > 0
     assert samples["turnstile_answerer_lag"] == 0
-    where = ("--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix)
     gone = f"127.0.0.1:{free_ports(1)[0]}"
-    examined = turnstile("doctor", *where, "--answerer", health, "--answerer", gone, "--json")
+    examined = service.command("doctor", "--answerer", health, "--answerer", gone, "--json")
     found = [line for line in examined.lines if line["area"] == "answerers"]
     assert [line["about"] for line in found if line["level"] == "wrong"] == [{"answerer": gone}]
     topics = {f"{service.prefix}{name}" for name in ("answers", "answers-state")}
@@ -304,10 +302,9 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
     assert_answered_once(shared, name)
     shared.audit()
     assert sorted(answers_of(shared, name, ring="")) == [*range(STEPS), STEPS + 1]
-    environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
-    believing = turnstile("answers", name, environment=environment)
+    believing = shared.command("answers", name)
     assert (believing.code, "has two different answers" in believing.said) == (70, True)
-    environment["TURNSTILE_ANSWER_KEYS"] = PUBLIC
+    environment = {**shared.environment, "TURNSTILE_ANSWER_KEYS": PUBLIC}
     read = turnstile("answers", name, "--json", environment=environment)
     assert (read.code, [line["step"] for line in read.lines]) == (0, list(range(STEPS)))
 
@@ -396,8 +393,7 @@ def test_a_file_gives_the_answers_of_the_topic(
     rows = [event for _, event in events()]
     past = tmp_path / "events.jsonl"
     past.write_bytes(b"\n".join(map(msgspec.json.encode, reversed(rows))))
-    environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
-    environment |= {"TURNSTILE_SIGNING_KEY": PRIVATE}
+    environment = {**shared.environment, "TURNSTILE_SIGNING_KEY": PRIVATE}
     live = start()
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
     live.kill()
@@ -513,7 +509,6 @@ def test_events_with_the_sender_time_close_no_window_by_arrival(
 
 
 def test_the_command_rejects_unusable_queries(shared: Service, name: str, file: Path) -> None:
-    environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
     text = file.read_text()
     assert read_query_file(file).run == "r"
     for old, new, said in (
@@ -523,9 +518,7 @@ def test_the_command_rejects_unusable_queries(shared: Service, name: str, file: 
     ):
         file.write_text(text.replace(old, new))
         (file.parent / "none.csv").write_text("user,day,amount,shop\n")
-        done = turnstile(
-            "answer", str(file), "--input", str(file.parent / "none.csv"), environment=environment
-        )
+        done = shared.command("answer", str(file), "--input", str(file.parent / "none.csv"))
         assert done.code in (1, 2)
         assert said in done.said
     assert answers_of(shared, name) == {}
@@ -534,13 +527,11 @@ def test_the_command_rejects_unusable_queries(shared: Service, name: str, file: 
 def test_commands_about_a_dataset_that_does_not_exist_fail(
     shared: Service, name: str, file: Path
 ) -> None:
-    environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
-    environment["TURNSTILE_REDIS"] = shared.redis
-    assert turnstile("answers", name, environment=environment).code == 0
-    assert turnstile("answers", "nobody", environment=environment).code == 1
-    assert turnstile("answer", str(file), "--check", environment=environment).code == 0
+    assert shared.command("answers", name).code == 0
+    assert shared.command("answers", "nobody").code == 1
+    assert shared.command("answer", str(file), "--check").code == 0
     file.write_text(file.read_text().replace(f'dataset = "{name}"', 'dataset = "nobody"'))
-    checked = turnstile("answer", str(file), "--check", "--json", environment=environment)
+    checked = shared.command("answer", str(file), "--check", "--json")
     assert (checked.code, [line["query"] for line in checked.lines]) == (1, ["buyers", "spent"])
 
 
@@ -550,7 +541,7 @@ def test_an_answerer_exits_without_an_error_when_its_output_is_closed(
 ) -> None:
     past = tmp_path / "events.jsonl"
     past.write_bytes(b"\n".join(msgspec.json.encode(event) for _, event in events()))
-    environment = {**os.environ, "TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
+    environment = {**os.environ, **shared.environment}
     command = [sys.executable, "-m", "streams.cli", "answer", str(file)]
     if reads == "file":
         command += ["--input", str(past)]

@@ -21,7 +21,6 @@ from streams.local.server_process import free_ports
 from streams.operations.status import WaitReason
 from streams.store.store_port import SuspensionReason
 from tests.browser import SCREENS, Screen, chromium, needs_chromium, static
-from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 
@@ -82,9 +81,7 @@ def watched(start_service: ServiceFactory) -> Iterator[Service]:
 def page(watched: Service) -> Iterator[Page]:
     environment = {
         **os.environ,
-        "TURNSTILE_KAFKA": watched.kafka,
-        "TURNSTILE_REDIS": watched.redis,
-        "TURNSTILE_PREFIX": watched.prefix,
+        **watched.environment,
         "TURNSTILE_DASHBOARD_PASSWORD": PASSWORD,
     }
     address = f"127.0.0.1:{free_ports(1)[0]}"
@@ -115,8 +112,7 @@ def test_users_are_shown_only_after_a_login(watched: Service, page: Page) -> Non
     assert "users" not in everybody["service"]["datasets"][0]
     assert everybody["service"]["rejects"] == {"malformed": 1}
     said = page.said()
-    settings = ["--kafka", watched.kafka, "--redis", watched.redis, "--prefix", watched.prefix]
-    status = turnstile("status", *settings)
+    status = watched.command("status")
     for user in USERS:
         assert user not in said + status.out + status.said
     assert "night-7" not in said

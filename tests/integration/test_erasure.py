@@ -17,7 +17,6 @@ from streams.failures import Exit
 from streams.kafka.topics import HALTS, NORMS, ODOMETER, REJECTS, SNAPSHOTS, Topics
 from streams.ledger.erasure import ErasureKeys
 from streams.local import KafkaBroker, LocalStack, RedisServer
-from tests.integration.command import turnstile
 from tests.integration.service import Service
 from tests.waiting import eventually
 
@@ -79,9 +78,8 @@ class Kept:
 
     def run_daily_commands(self) -> None:
         """Run the steps that docs/operate/erasure.md schedules with cron."""
-        settings = ["--kafka", self.service.kafka, "--prefix", self.service.prefix]
         for words in (("trim",), ("dataset", "withdraw", "unused-name")):
-            assert turnstile(*words, *settings).code == Exit.OK
+            assert self.service.command(*words).code == Exit.OK
         self.rewrite_append_only_file()
 
 

@@ -25,7 +25,6 @@ from streams.records.json_outputs import to_msgpack
 from streams.records.signatures import RequestSigner, new_keys
 from streams.sdk.client import Turnstile
 from tests.batches import bomb, filled, packed, record
-from tests.integration.command import turnstile
 from tests.integration.service import (
     Service,
     ServiceFactory,
@@ -251,12 +250,7 @@ def test_a_decompression_bomb_does_not_fill_the_memory_of_a_replay(
     service.publish_batch(bomb(ZEROS))
     charge(service, "after")
     service.settle()
-    environment = {
-        **os.environ,
-        "TURNSTILE_KAFKA": service.kafka,
-        "TURNSTILE_REDIS": service.redis,
-        "TURNSTILE_PREFIX": service.prefix,
-    }
+    environment = {**os.environ, **service.environment}
     for command in (["verify"], ["explain", "--user", "1"], ["report"]):
         done = subprocess.run(
             [sys.executable, "-c", REPLAY, *command],
@@ -335,14 +329,9 @@ def test_a_signed_request_in_a_batch_that_is_too_large_hides_no_charge(
             for _ in range(4):
                 assert run.charge(USERS, NORMS_OF_STEP, noise_stddev=5.0).admitted.all()
         service.settle()
-        settings = {
-            "TURNSTILE_KAFKA": service.kafka,
-            "TURNSTILE_REDIS": service.redis,
-            "TURNSTILE_PREFIX": service.prefix,
-        }
-        explained = turnstile("explain", "--user", "7", "--json", environment=settings)
+        explained = service.command("explain", "--user", "7", "--json")
         assert [line["what"] for line in explained.lines] == ["charged"] * 5
-        reported = turnstile("report", "--json", environment=settings)
+        reported = service.command("report", "--json")
         assert {line["steps"] for line in reported.lines} == {5}
-        verified = turnstile("verify", "--json", environment=settings)
+        verified = service.command("verify", "--json")
         assert (verified.code, verified.lines[-1]["findings"]) == (0, 0)

@@ -17,7 +17,6 @@ import pytest
 
 from streams.failures import Exit
 from streams.local.server_process import free_ports
-from tests.integration.command import turnstile
 from tests.integration.service import Service
 from tests.keys import private_key, public
 from tests.unit.gateway.asking import OTHER_STEP, STEP, ask, create
@@ -30,12 +29,7 @@ SPENT = [1 / 32, 1 / 128, 1 / 512]
 @contextmanager
 def gateway(service: Service, *command: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Start a program that serves a gateway; yield its URL and its process."""
-    environment = {
-        **os.environ,
-        "TURNSTILE_KAFKA": service.kafka,
-        "TURNSTILE_REDIS": service.redis,
-        "TURNSTILE_PREFIX": service.prefix,
-    }
+    environment = {**os.environ, **service.environment}
     words = [sys.executable, *map(str, command)]
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -152,14 +146,9 @@ def test_budgets_balances_and_decisions_are_read_from_the_service(
     assert {one["user"]: one["spent"] for one in found} == {
         user: [amount] for user, amount in enumerate(SPENT, start=1)
     }
-    environment = {
-        "TURNSTILE_KAFKA": shared.kafka,
-        "TURNSTILE_REDIS": shared.redis,
-        "TURNSTILE_PREFIX": shared.prefix,
-    }
     rows = {}
     for decision in decided["decision_ids"]:
-        done = turnstile("explain", "--decision", decision, "--json", environment=environment)
+        done = shared.command("explain", "--decision", decision, "--json")
         assert done.code == Exit.OK, done.said
         rows |= {line["user"]: (line["granted"], line["decision"]) for line in done.lines}
     assert rows.keys() == {1, 2, 3}

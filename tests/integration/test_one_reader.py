@@ -26,7 +26,6 @@ from streams.replay.receipts import Receipt
 from streams.replay.service import ServiceArchive
 from streams.store.stored_state import StoredState
 from tests.batches import cases
-from tests.integration.command import Done, turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 
@@ -96,15 +95,6 @@ def in_transactions(service: Service, committed: bytes, aborted: bytes) -> None:
     asyncio.run(send())
 
 
-def command(service: Service, *arguments: str) -> Done:
-    settings = {
-        "TURNSTILE_KAFKA": service.kafka,
-        "TURNSTILE_REDIS": service.redis,
-        "TURNSTILE_PREFIX": service.prefix,
-    }
-    return turnstile(*arguments, environment=settings)
-
-
 def read_by_client(service: Service, topic: str, end: int) -> Records:
     """Return the records that this project's client reads from a topic."""
     place = TopicPartition(service.config.topic(topic), 0)
@@ -169,14 +159,14 @@ def test_a_client_and_single_lookups_read_the_same_records(applied: Applied) -> 
 def test_every_command_reads_the_log_that_was_applied(applied: Applied, tmp_path: Path) -> None:
     service, *_, kept = applied
     receipt = tmp_path / "receipt.json"
-    verified = command(service, "verify", "--json", "--receipt", str(receipt))
+    verified = service.command("verify", "--json", "--receipt", str(receipt))
     partition, summary = verified.lines
     assert (verified.code, summary["fits"], partition["state_at"]) == (0, True, kept.next)
     (head,) = msgspec.json.decode(receipt.read_bytes(), type=Receipt).heads
     assert (head.next, bytes.fromhex(head.head)) == (kept.next, kept.meta.chain.head)
-    explained = command(service, "explain", "--user", "7", "--json")
+    explained = service.command("explain", "--user", "7", "--json")
     assert [line["what"] for line in explained.lines] == ["charged", "charged"]
-    reported = command(service, "report", "--json")
+    reported = service.command("report", "--json")
     assert [line["steps"] for line in reported.lines] == [2] * len(USERS)
     for done in (explained, reported):
         assert done.code == 0

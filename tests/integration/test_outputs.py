@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory
 from tests.readme import TOP
 
@@ -76,5 +75,4 @@ def test_workers_change_the_form_in_the_middle_of_a_run(
             check=False,
         )
         assert printed.stdout.splitlines() == [f"d r 2 {user} budget" for user in USERS]
-        place = ("--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix)
-        assert turnstile("verify", *place).code == 0
+        assert service.command("verify").code == 0

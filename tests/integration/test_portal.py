@@ -93,9 +93,7 @@ def charged(start_service: ServiceFactory) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def portal(charged: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portal]:
     environment = {
-        "TURNSTILE_KAFKA": charged.kafka,
-        "TURNSTILE_REDIS": charged.redis,
-        "TURNSTILE_PREFIX": charged.prefix,
+        **charged.environment,
         "TURNSTILE_PORTAL_KEY": KEY,
         "TURNSTILE_PORTAL_STATE": str(tmp_path_factory.mktemp("portal") / "links.db"),
     }

@@ -18,7 +18,6 @@ from streams.local.server_process import free_ports
 from streams.replay.archive import UnreadableService
 from streams.replay.service import ServiceArchive
 from streams.sdk.run import Run
-from tests.integration.command import Done, turnstile
 from tests.integration.service import Service, eventually
 
 USERS = np.arange(60)
@@ -42,16 +41,7 @@ def run(shared: Service) -> Run:
 
 @pytest.fixture
 def command(shared: Service, run: Run) -> Any:
-    settings = {
-        "TURNSTILE_KAFKA": shared.kafka,
-        "TURNSTILE_REDIS": shared.redis,
-        "TURNSTILE_PREFIX": shared.prefix,
-    }
-
-    def ask(*arguments: str) -> Done:
-        return turnstile(*arguments, environment=settings)
-
-    return ask
+    return shared.command
 
 
 def test_a_running_service_agrees_with_its_log_and_continues_its_receipt(

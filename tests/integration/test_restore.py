@@ -19,7 +19,6 @@ from streams.failures import Exit
 from streams.kafka.snapshot_topic import read_snapshot
 from streams.local import LocalStack
 from streams.store.store_port import SuspensionReason
-from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, end_at_once, eventually
 
 pytestmark = pytest.mark.fault
@@ -85,15 +84,10 @@ def charge(service: Service, steps: int) -> None:
         assert run.charge(USERS, np.ones(len(USERS)), noise_stddev=1.0).admitted.all()
 
 
-def command(service: Service, *words: str) -> Done:
-    where = {"TURNSTILE_KAFKA": service.kafka, "TURNSTILE_REDIS": service.redis}
-    return turnstile(*words, environment=where)
-
-
 def last_steps(service: Service) -> dict[str, int | None]:
     """Return the last step of each dataset's only run, from Redis."""
-    runs = {line["dataset"]: line["step"] for line in command(service, "runs", "--json").lines}
-    known = command(service, "dataset", "list", "--json").lines
+    runs = {line["dataset"]: line["step"] for line in service.command("runs", "--json").lines}
+    known = service.command("dataset", "list", "--json").lines
     return {line["dataset"]: runs.get(line["dataset"]) for line in known}
 
 
@@ -112,7 +106,7 @@ def test_decisions_after_the_copy_are_lost_and_never_charged_again(
         before.client.create_dataset("later", measure="zcdp", budget=1.0)
         before.settle()
         eventually(lambda: last_steps(before) == KNOWN)  # owners report it some seconds later
-        assert command(before, "verify", "--receipt", str(receipt)).code == Exit.OK
+        assert before.command("verify", "--receipt", str(receipt)).code == Exit.OK
     restore_copy(stack, copy)
 
     # Redis is ahead of the log: nothing is decided, and a remedy is shown.
@@ -120,7 +114,7 @@ def test_decisions_after_the_copy_are_lost_and_never_charged_again(
     with closing(Service(stack)) as ahead:
         for partition in ahead.eventually_all(SuspensionReason.LOG_ENDS_EARLY):
             assert "redis-cli" not in partition.remedy, "only Redis knows what was spent"
-        assert command(ahead, "status").code == Exit.UNAVAILABLE
+        assert ahead.command("status").code == Exit.UNAVAILABLE
         assert last_steps(ahead) == KNOWN  # decisions that the log no longer contains
         stack.workers[-1].stop()
         with redis.Redis.from_url(stack.redis) as client:
@@ -133,8 +127,8 @@ def test_decisions_after_the_copy_are_lost_and_never_charged_again(
         assert after.state("d") == at_copy
         eventually(lambda: last_steps(after) == {"d": 1})
         after.audit()
-        assert command(after, "verify").code == Exit.OK
-        found = command(after, "verify", "--against", str(receipt), "--json")
+        assert after.command("verify").code == Exit.OK
+        found = after.command("verify", "--against", str(receipt), "--json")
         assert found.code == Exit.REFUSED
         findings = [line for line in found.lines if line["type"] == "mismatch"]
         assert {finding["check"] for finding in findings} == {"receipt"}
@@ -147,7 +141,7 @@ def test_decisions_after_the_copy_are_lost_and_never_charged_again(
             "later", measure="zcdp", budget=1.0
         )  # which would otherwise be available again
         for dataset in ("d", "later"):
-            assert command(after, "dataset", "close", dataset).code == Exit.OK
+            assert after.command("dataset", "close", dataset).code == Exit.OK
             with pytest.raises(DatasetIsClosed):
                 after.client.run(dataset, "r")
         after.audit()

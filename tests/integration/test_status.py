@@ -31,7 +31,7 @@ from streams.operations.status import (
     read_owners,
     topics_of,
 )
-from tests.integration.command import Done, turnstile
+from tests.integration.command import turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 
@@ -52,16 +52,6 @@ def charge(service: Service, steps: int) -> None:
         run.charge(USERS, NORMS, noise_stddev=1.0)
 
 
-def status(service: Service, *options: str) -> Done:
-    settings = ["--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix]
-    return turnstile("status", *settings, *options)
-
-
-def doctor(service: Service, *options: str) -> Done:
-    settings = ["--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix]
-    return turnstile("doctor", *settings, *options)
-
-
 Unsupervised = Callable[[Service], AbstractContextManager[Child]]
 
 
@@ -73,9 +63,7 @@ def unsupervised_worker(forked: type[Child], tmp_path: Path) -> Unsupervised:
     def start(service: Service) -> Iterator[Child]:
         environment = {
             **os.environ,
-            "TURNSTILE_KAFKA": service.kafka,
-            "TURNSTILE_REDIS": service.redis,
-            "TURNSTILE_PREFIX": service.prefix,
+            **service.environment,
             "TURNSTILE_PARTITIONS": str(service.partitions),
         }
         log = tmp_path / "worker.log"
@@ -94,13 +82,13 @@ def test_a_service_without_any_worker_yet_is_not_healthy(
     with start_service(workers=0, partitions=2) as service:
         ensure_topics(service.config)
         service.eventually_all(WaitReason.NO_STATE)
-        assert status(service).code == Exit.UNAVAILABLE
+        assert service.command("status").code == Exit.UNAVAILABLE
         with unsupervised_worker(service):
             charge(service, 1)
             assert not any(service.reasons())
-            shown = status(service, "--json")
+            shown = service.command("status", "--json")
             assert (shown.code, shown.said) == (Exit.OK, "")
-            examined = doctor(service)
+            examined = service.command("doctor")
             assert (examined.code, examined.said) == (Exit.OK, "")
 
 
@@ -126,7 +114,7 @@ def test_a_paused_worker_with_records_waiting_is_not_healthy(
                 service.publish(partition, b"waits")
             found = service.eventually_all(WaitReason.OWNER_SILENT)
             assert all(partition.lag == 1 for partition in found)
-            assert status(service).code == Exit.UNAVAILABLE
+            assert service.command("status").code == Exit.UNAVAILABLE
         service.settle()
         eventually(lambda: not any(service.reasons()))
 
@@ -188,12 +176,7 @@ def test_a_password_is_never_shown(start_service: ServiceFactory) -> None:
         with redis.Redis.from_url(service.redis) as client:
             client.execute_command("ACL", "SETUSER", "somebody", "on", ">another", "~*", "+@all")
         with_password = service.redis.replace("redis://", "redis://somebody:hunter2@")
-        environment = {
-            **os.environ,
-            "TURNSTILE_KAFKA": service.kafka,
-            "TURNSTILE_REDIS": with_password,
-            "TURNSTILE_PREFIX": service.prefix,
-        }
+        environment = {**os.environ, **service.environment, "TURNSTILE_REDIS": with_password}
         for arguments in (["status"], ["dataset", "list"]):
             done = turnstile(*arguments, environment=environment)
             assert done.code not in (Exit.OK, 1)

@@ -21,7 +21,6 @@ from streams.failures import Exit
 from streams.kafka.topics import NORMS, SETTINGS, TOPICS
 from streams.operations.status import read_overview, read_owners
 from streams.store.store_port import SuspensionReason
-from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 
 USERS = np.arange(60)
@@ -40,11 +39,6 @@ def decides_nothing(service: Service) -> None:
     no_answer = pytest.raises((DecisionTimeout, ServiceUnavailable))
     with no_answer, service.turnstile(timeout=2.0) as client:
         client.run("d", "r")
-
-
-def status_code(service: Service) -> int:
-    settings = ["--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix]
-    return turnstile("status", "--json", *settings).code
 
 
 def restart(service: Service) -> None:
@@ -98,7 +92,7 @@ def test_added_partitions_suspend_a_running_service(
     found = service.reasons()
     assert len(found) == 4
     assert all(found)
-    assert status_code(service) == Exit.UNAVAILABLE
+    assert service.command("status").code == Exit.UNAVAILABLE
 
 
 # --- another log --------------------------------------------------------------------------------
@@ -135,7 +129,7 @@ def test_another_log_under_the_same_name_suspends_a_running_service(
         if longer:
             write_nonsense(service, max(ends.values()) + 2)
     service.eventually_all(SuspensionReason.OTHER_LOG)
-    assert status_code(service) == Exit.UNAVAILABLE
+    assert service.command("status").code == Exit.UNAVAILABLE
 
 
 def test_a_deleted_log_suspends_a_running_service(service: Service) -> None:
@@ -147,7 +141,7 @@ def test_a_deleted_log_suspends_a_running_service(service: Service) -> None:
         stored = [(service.key(partition, "suspended"), "reason") for partition in range(2)]
         deleted = [SuspensionReason.OTHER_LOG] * 2
         eventually(lambda: [client.hget(*field) for field in stored] == deleted)
-    assert status_code(service) == Exit.UNAVAILABLE
+    assert service.command("status").code == Exit.UNAVAILABLE
 
 
 # --- settings -----------------------------------------------------------------------------------
@@ -167,7 +161,7 @@ def test_a_topic_that_would_lose_records_is_rejected_at_the_start(
         (found,) = read_overview(service.config).partitions
         assert found.reason is SuspensionReason.TOPICS
         assert not any(read_owners(service.config, 1))
-        assert status_code(service) == Exit.UNAVAILABLE
+        assert service.command("status").code == Exit.UNAVAILABLE
         follow(found.problem)
         charge(service, 2)
         service.audit()
