@@ -325,6 +325,8 @@ class Scale:
     Attributes:
         labels: of the numbers; None if there is one.
         mean_answers: the true numbers for all users' bounded contributions, averaged over windows.
+        windows: the number of windows.
+        filled_windows: those with a contribution.
         users: the users with a contribution to a window.
         cut_users: those of whom a bound (``each``, ``groups`` or ``clip``) cuts something.
         cut_share: the part of all contributions that the bounds cut.
@@ -332,6 +334,8 @@ class Scale:
 
     labels: list[Label] | None
     mean_answers: list[float]
+    windows: int
+    filled_windows: int
     users: int
     cut_users: int
     cut_share: float
@@ -350,6 +354,8 @@ def scale_of(query_file: QueryFile, number: int, people: Population) -> Scale:
     return Scale(
         labels=answers[0].labels,
         mean_answers=[_mean(column) for column in values.T],
+        windows=len(parts),
+        filled_windows=sum(part.users.size > 0 for part in parts),
         users=len(np.unique(users)),
         cut_users=len(np.unique(users[is_cut])),
         cut_share=1.0 - float(after.sum() / before.sum()) if is_cut.any() else 0.0,

@@ -236,6 +236,11 @@ def _show_scale(scale: Scale, best: Setting) -> None:
         for label, mean in zip(scale.labels or [""], scale.mean_answers, strict=True)
     ]
     say(f"True answer of a window, on average (recommended row's error): {plain(shown).strip()}.")
+    if 2 * scale.filled_windows < scale.windows:
+        say(
+            f"Events are in {scale.filled_windows} of {scale.windows} windows only. With events in "
+            "more windows, users need a larger active_windows: plan with events up to the end."
+        )
     if scale.cut_users:
         say(
             f"The bounds on a user's contribution cut {scale.cut_share:.1%} of all contributions, "

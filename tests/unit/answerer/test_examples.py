@@ -92,6 +92,20 @@ def test_a_row_that_cannot_be_read_needs_the_word_of_a_person(
         assert ("PRIVATE" in capsys.readouterr().out) is is_shown
 
 
+@pytest.mark.parametrize(("days", "is_told"), [(1, True), (4, True), (5, False)])
+def test_a_plan_tells_that_few_windows_have_events(
+    days: int, is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = tmp_path / "events.csv"
+    rows = "".join(f"1,2026-01-{day:02},1.0\n" for day in range(1, days + 1))
+    events.write_text(f"user,day,amount\n{rows}")
+    queries = tmp_path / "queries.toml"
+    queries.write_text((HERE / "year.toml").read_text().replace("2027-01-01", "2026-01-11"))
+    budget = ["--epsilon", "6", "--delta", "1e-6"]
+    assert main(["answer", str(queries), "--plan", "--events", str(events), *budget]) == 0
+    assert (f"Events are in {days} of 10 windows only" in capsys.readouterr().out) is is_told
+
+
 def test_check_shows_noise_and_interval(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--check", "--json", "--epsilon", "1", "--delta", "1e-6"]
     assert main(["answer", str(HERE / "year.toml"), *arguments]) == 0

@@ -292,6 +292,7 @@ def test_plan_has_the_mean_answer_and_what_bounds_cut(
     scale = plan_of(content, "q", policy_of(1.0, 1e-6), file.events).scale
     assert scale.labels == (["0.5"] if query["kind"] == "quantiles" else None)
     assert scale.mean_answers == pytest.approx([answer], rel=0.01)
+    assert (scale.windows, scale.filled_windows) == (1, 1)
     assert (scale.users, scale.cut_users) == (4, users)
     assert scale.cut_share == pytest.approx(share)
 
@@ -304,4 +305,5 @@ def test_plan_has_the_mean_answer_of_each_label(tmp_path: Path) -> None:
     file = EventFile(path, parse_queries(content).for_a_file())
     scale = plan_of(content, "buyers", policy_of(1.0, 1e-6), file.events).scale
     assert (scale.labels, scale.mean_answers) == (["a", "b", "c"], [0.5, 0.5, 0.0])
+    assert (scale.windows, scale.filled_windows) == (2, 1)
     assert (scale.users, scale.cut_users, scale.cut_share) == (2, 1, pytest.approx(1 / 3))
