@@ -33,10 +33,11 @@ def read_balances(config: Config, dataset: str, users: Sequence[User]) -> list[d
         PartitionError: users were erased under a key that is not known here.
         Rejection: UNKNOWN_DATASET.
         Unavailable: Redis does not answer, or has no intact state of this release.
-        UnusableFile: the budget file cannot be read.
+        UnusableFile: the budget file cannot be read, or a service continues its budgets.
     """
     if config.budgets:
         with closing(BudgetFile(config.budgets, config.timeout, writable=False)) as file:
+            file.check_moved()
             ledgers = file.load()
         return balances_of(ledgers, dataset, users)
 

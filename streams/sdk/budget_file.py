@@ -424,6 +424,17 @@ class BudgetFile:
         with self._reading():
             return self._file()[2]
 
+    def check_moved(self, *allowed: bytes | None) -> None:
+        """Check that the log was not moved to another log than the allowed ones.
+
+        Raises:
+            UnusableFile: it was.
+        """
+        topic = self.moved_to()
+        if topic is not None and topic not in allowed:
+            detail = f"its log continues as {topic.hex()}"
+            raise UnusableFile(self.path, FileProblem.MOVED, detail)
+
     def apply(
         self, requests: Mapping[int, bytes], deadline: Deadline
     ) -> dict[int, Sequence[Output]]:
@@ -440,7 +451,7 @@ class BudgetFile:
             Unusable: an earlier commit failed, or this one did and may have taken place.
         """
         with self._writing(deadline):
-            self._check_moved()
+            self.check_moved()
             written = time()
             try:
                 return {
@@ -457,7 +468,7 @@ class BudgetFile:
             DecisionTimeout, UnusableFile, Unusable: as ``apply``.
         """
         with self._writing(Deadline.after(self._timeout)):
-            self._check_moved()
+            self.check_moved()
             for statement in _ANSWER_TABLES:
                 self._database.execute(statement)
 
@@ -479,7 +490,7 @@ class BudgetFile:
             DecisionTimeout, UnusableFile, Unusable: as ``apply``.
         """
         with self._writing(Deadline.after(self._timeout)):
-            self._check_moved()
+            self.check_moved()
             self._insert(table, 0, time(), [(key, value)])
             self._delete(ANSWERS_STATE, obsolete)
 
@@ -496,22 +507,15 @@ class BudgetFile:
             UnusableFile: it was moved to another log before.
         """
         with self._writing(Deadline.after(self._timeout)):
-            self._check_moved(topic, instead_of)
+            self.check_moved(topic, instead_of)
             self.load()
             row = topic, _digest(self.topic, self.partitions, topic)
             self._database.execute("UPDATE file SET moved_to = ?, digest = ?", row)
         with self._writing(Deadline.after(self._timeout)):
-            self._check_moved(topic)
+            self.check_moved(topic)
             yield
 
     # --- within a transaction ---
-
-    def _check_moved(self, *allowed: bytes | None) -> None:
-        """Check that the log was not moved to another log than the allowed ones."""
-        topic = self.moved_to()
-        if topic is not None and topic not in allowed:
-            detail = f"its log continues as {topic.hex()}"
-            raise UnusableFile(self.path, FileProblem.MOVED, detail)
 
     def _append(self, partition: int, request: bytes, written: float) -> list[Output]:
         """Apply a request, and write it with its outputs, and the pages if they are due."""

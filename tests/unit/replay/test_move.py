@@ -87,7 +87,10 @@ def assert_refuses(path: Path) -> None:
                 call()
             assert raised.value.problem is FileProblem.MOVED
         assert len(list(t.odometer(follow=False))) == 10
-    done = turnstile("status", "--json", environment={"TURNSTILE_BUDGETS": str(path)})
+    environment = {"TURNSTILE_BUDGETS": str(path)}
+    done = turnstile("balance", "d", "--user", "3", environment=environment)
+    assert done.code == Exit.UNAVAILABLE, "the service may have charged the user since"
+    done = turnstile("status", "--json", environment=environment)
     assert done.code == Exit.UNAVAILABLE
     assert [(line["state"], line["reason"]) for line in done.lines] == [("waiting", "moved")] * P
 
