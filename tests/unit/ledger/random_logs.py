@@ -143,6 +143,7 @@ class RandomLog:
         if self.rng.random() < 0.05:
             users += self.rng.choice([users[:1], ["e\u0308"]])  # twice, or not in normal form
         fields = {**self._mechanism(dataset), "reserve": self.rng.choice([0.0, 0.0, 0.3])}
+        fields["clip_norm"] = (None, 1.0)[len(self.log.records) % 2]
         norms = [self._size() for _ in users]
         about = self._about(dataset, run)
         self.log.charge(self._next_step(dataset, run), users, norms, **fields, **about)
