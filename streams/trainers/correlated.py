@@ -134,9 +134,10 @@ class CorrelatedSteps(PrivateSteps):
         """Return what was saved of this run, as ``PrivateSteps.resume``, and restore the noise."""
         checkpoint.is_secret = True
         saved = super().resume(checkpoint)
-        if saved is not None:
-            self._correlated.restore(saved.arrays)
-        return saved
+        if saved is None:
+            return None
+        # Callers may copy what they get to files that others can read.
+        return Saved(saved.released, self._correlated.restore(saved.arrays))
 
     def _check_plan(self, steps: int) -> None:
         noise, participations = self.noise_multiplier, -(-steps // self._separation)

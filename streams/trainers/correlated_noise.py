@@ -111,7 +111,9 @@ class CorrelatedNoise:
             _ROWS: np.stack(rows) if rows else np.zeros((0, 0), dtype=np.int64),
         }
 
-    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the rows, if the checkpoint has any."""
-        if _ROWS in arrays:
-            self._rows = dict(zip(arrays[_STEPS].tolist(), arrays[_ROWS], strict=True))
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Restore the rows, if the checkpoint has any; return its other arrays."""
+        rest = dict(arrays)
+        if _ROWS in rest:
+            self._rows = dict(zip(rest.pop(_STEPS).tolist(), rest.pop(_ROWS), strict=True))
+        return rest

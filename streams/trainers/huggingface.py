@@ -42,8 +42,9 @@ from streams.trainers.steps import PrivateSteps
 from streams.trainers.torch import PrivacyEngine
 
 _RELEASED_ONLY: Final = ("loss", "train_loss", "grad_norm")
-_CHECKPOINT: Final = "turnstile.npz"
-_UNPACKED: Final = ".turnstile-unpacked"
+# transformers uploads the other names of the folder to the Hub; the checkpoint may be secret.
+_CHECKPOINT: Final = "_turnstile.npz"
+_UNPACKED: Final = "_turnstile-unpacked"
 _SHIFTED: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")  # predict the next
 _OF_TOKENS: Final = (*_SHIFTED, "ForMaskedLM", "ForTokenClassification")
 _HEADS: Final = (*_OF_TOKENS, "ForSequenceClassification", "ForImageClassification")

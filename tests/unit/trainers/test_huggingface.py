@@ -5,15 +5,18 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from accounting import square_root_column
 from streams import Fenced, InvalidRequest, Turnstile
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-huggingface")
 transformers = pytest.importorskip("transformers", reason="make test-huggingface")
+filter_repo_objects = pytest.importorskip("huggingface_hub.utils").filter_repo_objects
 pytest.importorskip("opacus", reason="Opacus is not installed: make test-huggingface")
 pytest.importorskip("peft", reason="PEFT is not installed: make test-huggingface")
 from streams.trainers import PrivacyEngine  # noqa: E402
@@ -116,6 +119,40 @@ def test_a_run_is_not_trained_twice(service: Turnstile, tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest):
             again.train()
     assert service.run("reviews", "a").step == 2
+
+
+def test_rows_of_noise_leave_neither_the_checkpoint_nor_the_computer(
+    service: Turnstile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader of both the rows and the published models could subtract the noise."""
+    changes: dict[str, Any] = {
+        "settings": {"population": 32, "column": square_root_column(2)},
+        "args": {"save_strategy": "steps", "save_steps": 1, "max_steps": 2},
+    }
+    trainer_of(service, tmp_path, **changes).train()
+    files: list[str] = []
+
+    def collect(*_: Any, **__: Any) -> None:
+        files.extend(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+
+    trainer = trainer_of(service, tmp_path, **changes)
+    monkeypatch.setattr(transformers.Trainer, "train", collect)  # of a resumed training
+    trainer.train(resume_from_checkpoint=True)
+    assert any(name.endswith("model.safetensors") for name in files)
+    assert not [name for name in files if "noise" in name]
+    uploads: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        "transformers.trainer.hf_api",
+        lambda: SimpleNamespace(upload_folder=lambda **named: uploads.append(named)),
+    )
+    monkeypatch.setattr(trainer, "create_model_card", lambda **_: None)
+    trainer.hub_model_id = "me/model"
+    trainer.push_to_hub()
+    assert uploads[0]["folder_path"] == str(tmp_path)
+    collect()
+    sent = list(filter_repo_objects(files, ignore_patterns=uploads[0]["ignore_patterns"]))
+    assert "config.json" in sent
+    assert not [name for name in sent if "turnstile" in name]
 
 
 # --- killed and resumed ---------------------------------------------------------------------------
