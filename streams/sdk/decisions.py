@@ -52,7 +52,8 @@ class StepDecision:
         reasons: uint8 (n,), why each halted user is halted: a byte of
             ``streams.records.HALT_REASONS``, or the index of a budget.
         decision_ids: the id of each partition's decision, by partition (``DecisionId``). With one
-            of them, ``turnstile explain --decision`` explains the decision from the log.
+            of them, ``turnstile explain --decision`` explains the decision from the log. Do not
+            publish them: an offset counts records, also norm events and erasures of users.
     """
 
     step: int

@@ -40,9 +40,8 @@ class Current:
 class RosterStep:
     """The users who take part in one step of a roster, in the order of the enrolled users.
 
-    Everything but ``step`` and ``decision_ids`` is as secret as the data. ``admitted``,
-    ``exhausted`` and ``clip_norms`` are copied on first use, which must come before the next step
-    is charged.
+    Everything but ``step`` is as secret as the data. ``admitted``, ``exhausted`` and ``clip_norms``
+    are copied on first use, which must come before the next step is charged.
 
     Attributes:
         step: the step that was charged.
