@@ -222,12 +222,12 @@ class PrivateSteps:
         lost, self._lost = self._lost, 0
         if lost:
             logger.warning(
-                "run %r of dataset %r has made %d steps before, and no checkpoint was restored: "
+                "run %r of dataset %r has made %s steps before, and no checkpoint was restored: "
                 "training goes on with the model as it was given. If that is not the model after "
                 "these steps, restore it, or train in a run of another name, which is charged "
                 "again. These steps stay charged",
                 *reversed(self._name),
-                lost,
+                lost if self.planned is None else f"{lost} of its {self.planned} planned",
             )
 
     def save(self, checkpoint: Checkpoint, arrays: Mapping[str, NDArray[Any]]) -> None:

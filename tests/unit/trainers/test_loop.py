@@ -37,6 +37,7 @@ def trainer(
     every: int = 1,
     released: int | None = None,
     rate: float = 0.2,
+    planned: int | None = None,
 ) -> PrivateTrainer:
     steps = PrivateSteps(
         service.open(released),
@@ -46,6 +47,7 @@ def trainer(
         sampling_rate=rate,
         expected_batch=300.0 * rate,
         not_private_generator=np.random.default_rng(seed),
+        steps=planned,
     )
     return PrivateTrainer(
         steps,
@@ -127,20 +129,27 @@ def test_model_is_saved_before_it_is_published(tmp_path: Path) -> None:
     trainer(service, checkpoint).run(np.zeros(2), 5, released=seen)
 
 
+@pytest.mark.parametrize(("planned", "made"), [(None, "5 steps"), (7, "5 of its 7 planned steps")])
 @pytest.mark.parametrize("more", [0, 2])
 @pytest.mark.parametrize("has_file", [True, False])
 def test_lost_steps_of_an_earlier_attempt_are_reported_once(
-    more: int, has_file: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    planned: int | None,
+    made: str,
+    more: int,
+    has_file: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
     first = trainer(service, checkpoint if has_file else None)
     for steps in (3, 5):
         first.run(np.zeros(2), steps)
     assert not caplog.records
-    again = trainer(service, checkpoint)
+    again = trainer(service, checkpoint, planned=planned)
     for _ in range(2):
         again.run(np.zeros(2), 5 + more)
     assert len(caplog.records) == (not has_file)
+    assert all(f"has made {made} before" in record.getMessage() for record in caplog.records)
 
 
 def test_models_between_checkpoints_are_not_published(tmp_path: Path) -> None:
