@@ -32,6 +32,7 @@ from streams.trainers.correlated_noise import CorrelatedNoise
 from streams.trainers.planning import Plan
 from streams.trainers.steps import GRID_BITS, Levels, OpenStep, PrivateSteps, StepSum
 
+_CHARGED: Final = "correlated_noise_charged"
 _MOST_STEPS: Final = 2**20
 _BITS: Final = 40 - GRID_BITS  # exact normals have at most 2^40 as standard deviation
 
@@ -128,16 +129,35 @@ class CorrelatedSteps(PrivateSteps):
         The file is as secret as the data: only its owner may read it.
         """
         checkpoint.is_secret = True
-        super().save(checkpoint, {**arrays, **self._correlated.arrays()})
+        charged = {_CHARGED: self._charged()}
+        super().save(checkpoint, {**arrays, **charged, **self._correlated.arrays()})
 
     def resume(self, checkpoint: Checkpoint) -> Saved | None:
-        """Return what was saved of this run, as ``PrivateSteps.resume``, and restore the noise."""
+        """Return what was saved of this run, as ``PrivateSteps.resume``, and restore the noise.
+
+        Raises:
+            InvalidRequest: as there; or the steps of the file were charged with another column or
+                noise, or for fewer steps. With their rows, later steps would release more of them.
+        """
         checkpoint.is_secret = True
         saved = super().resume(checkpoint)
         if saved is None:
             return None
+        arrays = dict(saved.arrays)
+        before, now = arrays.pop(_CHARGED, np.zeros(1)), self._charged()
+        if not np.array_equal(before[1:], now[1:]) or now[0] > before[0]:
+            raise InvalidRequest(
+                f"{checkpoint.path} has steps that were charged with another column or noise, or "
+                f"as steps of a training of fewer than {self.planned}: give the same arguments as "
+                "before"
+            )
         # Callers may copy what they get to files that others can read.
-        return Saved(saved.released, self._correlated.restore(saved.arrays))
+        return Saved(saved.released, self._correlated.restore(arrays))
+
+    def _charged(self) -> NDArray[np.float64]:
+        """Return the numbers that the prices of steps follow from, the planned steps first."""
+        assert self.planned is not None
+        return np.array([self.planned, self._row_noise, *self._correlated.column])
 
     def _check_plan(self, steps: int) -> None:
         noise, participations = self.noise_multiplier, -(-steps // self._separation)

@@ -363,6 +363,25 @@ def test_checkpoint_with_rows_of_noise_is_readable_by_its_owner_only(
     assert again.step == 6
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"steps": 24}, {"column": COLUMN**0.5}, {"column": COLUMN[:2]}, {"noise_multiplier": 9.0}],
+    ids=["more steps", "larger entries", "fewer bands", "other noise"],
+)
+def test_steps_are_not_released_in_more_rows_than_were_charged(
+    service: Turnstile, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """The last steps of a plan are charged for the rows that are left."""
+    checkpoint = Checkpoint(tmp_path / "night-7.npz")
+    steps = steps_of(run_of(service))
+    for _ in range(12):
+        release(steps)
+    steps.save(checkpoint, {})
+    with pytest.raises(InvalidRequest):
+        steps_of(run_of(service), **changes).resume(checkpoint)
+    assert steps_of(run_of(service), steps=11).resume(checkpoint) is not None
+
+
 def test_model_of_another_size_than_saved_is_rejected(service: Turnstile, tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "night-7.npz")
     steps = steps_of(run_of(service))
