@@ -201,7 +201,9 @@ class BalancesAsked(Body, frozen=True):
     """The users whose balances are asked for."""
 
     users: Annotated[list[UserId], Meta(min_length=1, max_length=1000)]
-    """At most 1,000 ids. They are in the body, because proxies write URLs into their logs."""
+    """At most 1,000 ids, as the log has them: 7 and "7" are two users, and in a dataset with
+    pseudonyms the ids are these. They are in the body, because proxies write URLs into their logs.
+    """
 
 
 class Balance(msgspec.Struct, frozen=True, kw_only=True):
