@@ -57,7 +57,7 @@ _WRITTEN_BITS: Final = 19  # squares of 2**14 such integers add up to less than 
 _COLUMNS: Final = 2**14
 _BLOCK: Final = 2**17  # entries per block, so that they stay in the cache
 _ENTRIES: Final = 2**21  # entries per block of products
-_NARROW: Final = 1024  # parts with at most this many columns are processed together
+NARROW: Final = 1024  # parts with at most this many columns are processed together
 _NONE: Final = -3000  # the exponent of a row of zeros
 _UNUSABLE: Final = 9000  # the exponent of a row that is not finite, or too long
 _FEW: Final = 2**16  # integers that are kept from step 3 to step 5
@@ -336,7 +336,7 @@ class DeviceSum:
         narrow: list[tuple[torch.Tensor, torch.Tensor]] = []
         found: list[tuple[Part, list[torch.Tensor]]] = []
         for part, view in zip(parts, self._total.split([p.shape[1] for p in parts]), strict=True):
-            if isinstance(part, Written) and part.shape[1] <= _NARROW:
+            if isinstance(part, Written) and part.shape[1] <= NARROW:
                 narrow.append((part.rows, view))
             else:
                 found.append((part, [view]))

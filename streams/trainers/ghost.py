@@ -18,7 +18,7 @@ from opacus.grad_sample import GradSampleModule
 from torch.nn import functional
 
 from streams.sdk.errors import InvalidRequest
-from streams.trainers.device_sums import Factored, Integers, Part, Written
+from streams.trainers.device_sums import NARROW, Factored, Integers, Part, Written
 
 Found: TypeAlias = dict[torch.nn.Parameter, torch.Tensor]
 Sampler: TypeAlias = Callable[[torch.nn.Module, list[torch.Tensor], torch.Tensor], Found]
@@ -220,6 +220,11 @@ def part_of(name: str, parameter: torch.nn.Parameter, size: int, counts: Integer
         return Written(_sums_by_user(left[:, 0].clone(), counts))
     else:
         right = left.new_ones(()).expand(*left.shape[:2], 1)
+    is_single = left.dim() == 3 and left.shape[1] == 1
+    is_precise = torch.promote_types(left.dtype, right.dtype).itemsize >= 4
+    # Written out, because a small model takes twice the time with factors.
+    if is_single and is_precise and parameter.numel() <= NARROW:
+        return Written(_sums_by_user((left.mT * right).flatten(1), counts))
     return Factored(left, right, counts, (len(parameter), right.shape[2]))
 
 
