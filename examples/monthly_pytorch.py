@@ -16,6 +16,7 @@ To adapt it, replace ``examples_of_month`` and ``network``.
 from __future__ import annotations
 
 import argparse
+from datetime import date
 
 import numpy as np
 import torch
@@ -50,6 +51,14 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(
         torch.nn.Linear(FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
     )
+
+
+def month_of(text: str) -> str:
+    """Return a month of the command line, which names its run."""
+    try:
+        return date.fromisoformat(f"{text}-01").strftime("%Y-%m")
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is no month such as 2026-01") from None
 
 
 def train(turnstile: Turnstile, month: str) -> torch.nn.Module:
@@ -100,7 +109,7 @@ def train(turnstile: Turnstile, month: str) -> torch.nn.Module:
 def main() -> None:
     """Train the model of one month."""
     parser = argparse.ArgumentParser(description="Train a month's model under a budget per user.")
-    parser.add_argument("month", help="of the training, such as 2026-01")
+    parser.add_argument("month", type=month_of, help="of the training, such as 2026-01")
     month = parser.parse_args().month
     with Turnstile.open("budgets.db") as turnstile:
         model = train(turnstile, month)

@@ -41,3 +41,15 @@ def test_a_user_in_more_trainings_than_planned_is_left_out(
     assert {path.name for path in tmp_path.iterdir()} == {
         f"model-2026-0{month}.npz" for month in (1, 2, 3)
     }
+
+
+@pytest.mark.parametrize("month", ["2026-13", "2026-1", "foo"])
+def test_a_month_that_does_not_exist_is_refused(
+    month: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["monthly_pytorch.py", month])
+    with pytest.raises(SystemExit):
+        readme.example("monthly_pytorch").main()
+    assert "is no month such as 2026-01" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
