@@ -104,7 +104,7 @@ class LossOfWords(nn.Module):
 
 
 class Size(NamedTuple):
-    """What is trained, and on how many rows at once."""
+    """A model, and the number of rows in a step."""
 
     words: str
     network: Callable[[], nn.Module]

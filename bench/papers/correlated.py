@@ -189,7 +189,7 @@ class Texts(Task):
 
 
 class Trial(NamedTuple):
-    """What is tuned. With momentum the learning rate is multiplied by 1 - momentum."""
+    """Settings that are tuned. With momentum the learning rate is multiplied by 1 - momentum."""
 
     learning_rate: float
     momentum: float

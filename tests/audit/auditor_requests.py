@@ -392,7 +392,7 @@ def normalised(user: User) -> User:
 
 
 def is_normal(user: User) -> bool:
-    """Whether a name is composed as Unicode 3.2 composes it."""
+    """Return whether a name is composed as in Unicode 3.2."""
     return normalised(user) == user
 
 

@@ -1,4 +1,4 @@
-"""What a client sends over Kafka fits into records that brokers take by default."""
+"""Requests of a client over Kafka are records that brokers take by default."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def language_model(seed: int = 0) -> Any:
 
 
 class Finetuning(NamedTuple):
-    """What is trained.
+    """A training of a language model on the texts of users.
 
     Attributes:
         network: makes the model, always with the same values.

@@ -30,7 +30,7 @@ LABELS = (ROWS.sum(dim=(1, 2, 3)) > 0).long()
 
 
 class Task(NamedTuple):
-    """What is trained: a model that is made from a seed, on examples of users.
+    """A training: a model that is made from a seed, and examples of users.
 
     Attributes:
         made_up: examples of no user.

@@ -155,7 +155,7 @@ def released(build: Callable[[], Any], owners: Any, max_grad_norm: float) -> tup
 @pytest.mark.parametrize("owners", [OWNERS, None], ids=["many examples", "one each"])
 @pytest.mark.parametrize("kind", [*KINDS, "tied embedding"])
 def test_the_released_sum_is_that_of_each_users_gradient(kind: str, owners: Any) -> None:
-    """Of users with 1 to 14 examples, in batches of 10: some are clipped, and some are not."""
+    """Users have 1 to 14 examples, in batches of 10. Only some of the users are clipped."""
     layer, call = KINDS.get(kind, (None, None))
     found, total = released(lambda: Tied() if layer is None else Sequence(layer, call), owners, 0.9)
     assert np.linalg.norm(total) > 0.5

@@ -680,7 +680,7 @@ def test_every_name_of_opacus_has_a_meaning_or_a_hint(service: Turnstile) -> Non
 
 
 def test_attributes_in_scripts_for_opacus_have_their_meaning(service: Turnstile) -> None:
-    """What Opacus's own examples and tutorials read, with values of this training."""
+    """Attributes that Opacus's own examples and tutorials read have values of this training."""
     engine, (module, optimizer, loader) = with_epsilon(service)
     assert engine.accountant.get_epsilon(delta=1e-5) == engine.get_epsilon(1e-5)
     assert (optimizer.expected_batch_size, loader.sample_rate) == (20, 0.25)
