@@ -91,8 +91,9 @@ def test_a_cost_table_that_is_too_large_is_known_before_anybody_is_enrolled(
 
 def test_a_step_sets_as_many_levels_as_a_record_has(service: Partitions) -> None:
     service.create(on_exhaustion="clip", budget=0.05)
-    members = 1_100_000
+    members = 11_000
     roster = service.open().enrol(np.arange(members), clip_norm=1.0)
+    service.largest_request = 10_500
     assert roster.charge(noise_stddev=4.0).admitted.all()
     sent = len(service.logs[0])
     with pytest.raises(InvalidRequest, match="fewer levels"):
@@ -103,16 +104,17 @@ def test_a_step_sets_as_many_levels_as_a_record_has(service: Partitions) -> None
     second = roster.charge(noise_stddev=1.0)
     assert (second.clip_norms[some] == 0.01).all()
     assert 0.01 < second.clip_norms[1] < 1.0
-    assert MAX_RECORD_BYTES / 2 < len(service.logs[0][-1]) <= MAX_RECORD_BYTES
+    assert 5_000 < len(service.logs[0][-1]) <= 10_500
 
 
 def test_all_levels_of_a_roster_fit_into_one_step(service: Partitions) -> None:
     service.create(budget=0.05)
-    members = MAX_RECORD_BYTES - 2_000 - 8 * 101
+    members = 11_000
     roster = service.open().enrol(np.arange(members), clip_norm=1.0)
+    service.largest_request = members + 2_000 + 8 * 101
     norms = np.where(np.arange(members) % 2, 0.01, 1.0)
     assert roster.charge(noise_stddev=4.0, norms=norms).admitted.all()
-    assert MAX_RECORD_BYTES - 2_000 < largest(service) <= MAX_RECORD_BYTES
+    assert members < len(service.logs[0][-1]) <= service.largest_request
 
 
 @pytest.mark.parametrize("missing", [0, 1, -1])
