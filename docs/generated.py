@@ -38,6 +38,10 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "exit codes": service_pages.exit_codes,
         "options": service_pages.options,
     },
+    "docs/reference/query-file.md": {
+        "input keys": service_pages.input_keys,
+        "query keys": service_pages.query_keys,
+    },
     "docs/reference/settings.md": {"settings": service_pages.settings},
     "docs/reference/metrics.md": {
         "worker": service_pages.worker_metrics,

@@ -247,9 +247,9 @@ def _prose(docstring: str) -> str:
         first, _, rest = block.partition("\n")
         if _SECTION.match(first.strip()) and not first.startswith(" "):
             title = first.strip().rstrip(":").replace("Args", "Arguments")
-            parts.append(f"**{title}**\n\n{_items(rest)}")
+            parts.append(f"**{title}**\n\n{items(rest)}")
         elif block.startswith("    ") and title and parts[-1].startswith("**"):
-            parts[-1] += f"\n\n{_items(block)}"
+            parts[-1] += f"\n\n{items(block)}"
         elif block.startswith("    "):
             parts.append(_code(textwrap.dedent(block)))
         elif re.match(r"[-*0-9]", block):
@@ -260,7 +260,7 @@ def _prose(docstring: str) -> str:
     return "\n\n".join(parts)
 
 
-def _items(lines: str) -> str:
+def items(lines: str) -> str:
     """Return the entries of a section as a list; text without names as it is.
 
     An indented first line continues an entry that a blank line has divided.

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from enum import Enum
+from inspect import getdoc
 from types import SimpleNamespace
 from typing import Any, cast, get_args, get_type_hints
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
@@ -30,10 +32,12 @@ from accounting import (
     steps_measure,
 )
 from docs.markdown import table
+from docs.python_pages import items
 from docs.wire.asyncapi import reason_texts, texts_below
 from streams.answerer.answerer_metrics import AnswererMetrics
-from streams.answerer.query_file import MOST_PANES
-from streams.answerer.query_keys import MOST_LABELS
+from streams.answerer.kinds import KINDS
+from streams.answerer.query_file import MOST_PANES, EventSource
+from streams.answerer.query_keys import MOST_LABELS, FileTable, Query
 from streams.cli.commands import Command, commands_of
 from streams.cli.options import Argument
 from streams.cli.page_commands import MOST_DAYS
@@ -164,6 +168,34 @@ def settings() -> str:
         default = "" if setting.default == "" else f"`{setting.default}`"
         rows.append([variable, option, kind, default, _plain(facts["help"])])
     return table(["variable", "option", "type", "default", "meaning"], rows)
+
+
+def input_keys() -> str:
+    """Return the table of the keys of ``[input]`` in a file of queries."""
+    return table(["key", "default", "meaning"], _keys(EventSource))
+
+
+def query_keys() -> str:
+    """Return the table of the keys of ``[[query]]``, with the kinds of queries that have each."""
+    rows = []
+    for name, default, meaning in _keys(Query):
+        key = name.strip("`").split(", ")[0]
+        needs = [f"**{one}**" for one, kind in KINDS.items() if key in kind.needs]
+        takes = [one for one, kind in KINDS.items() if key in kind.takes and key not in kind.needs]
+        rows.append([name, ", ".join([*needs, *takes]) or "all", default, meaning])
+    return table(["key", "kinds", "default", "meaning"], rows)
+
+
+def _keys(kind: type[FileTable]) -> Iterator[list[str]]:
+    """Yield each key of a table of a file, its default, and its meaning from the docstring."""
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    listed = (getdoc(kind) or "").partition("Attributes:\n")[2]
+    for item in items(listed).splitlines():
+        name, _, meaning = item.removeprefix("- ").partition(": ")
+        field = fields[name.strip("`").split(", ")[0]]
+        default = getattr(field.default, "text", field.default)
+        shown = f"`{default}`" if isinstance(default, str | int) and default else ""
+        yield [name, "required" if field.required else shown, meaning.removesuffix(".")]
 
 
 # --- metrics ------------------------------------------------------------------------------------

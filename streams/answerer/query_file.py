@@ -76,19 +76,20 @@ class EventSource(FileTable):
     """The source of events, and the columns with user and time.
 
     Attributes:
-        topic: of Kafka; empty if a file is read.
         user: the column with the user's id.
-        users: the type of ids.
-        time: the column with the time of the event.
-        time_unit: ISO 8601, or seconds or ms since 1970.
-        decimal: the decimal point of numbers in CSV.
-        start: when the first windows begin.
-        end: the last windows end by it; None if the topic has no end.
-        clock: whether the broker's clock decides which events are too late; else the latest event
-            of each partition does.
-        lateness: how long after the end of a window its events may arrive.
+        time: the column with the event's time.
+        start: when the first windows begin: a date or time without quotes, in ``timezone``.
+        end: when the last windows end; required for a file, a plan, corrections and
+            ``clock = "events"``.
+        topic: the Kafka topic of the events; needed without ``--input``.
+        users: the type of the ids: ``"string"`` or ``"integer"``.
+        time_unit: ``"iso"`` (ISO 8601), or ``"s"`` or ``"ms"`` since 1970.
+        decimal: the decimal point of a CSV file: ``"."`` or ``","``.
+        clock: the clock that closes windows: ``"arrival"`` for that of the broker, ``"events"`` for
+            the latest event of each partition.
+        lateness: how long after its end a window waits for late events.
         ahead: how far an event may be in the future of the broker's clock.
-        idle: after this time without an event, a partition no longer delays windows.
+        idle: after this time without events, a partition no longer delays windows.
     """
 
     user: Text

@@ -175,31 +175,40 @@ class Query(FileTable, tag_field="kind"):
     A key that a kind does not have, or that is not given, has its default here.
 
     Attributes:
-        name: of the query, unique in the file.
-        window: its length.
-        every: from the beginning of one window to the next; None for ``window``.
-        where: the conditions on events.
-        noise: standard deviation; 0 if it follows from the budget.
-        active_windows: how many full windows each user's budget pays for, if ``noise`` is 0.
-        share: the share of the budget for these windows; 0 for an equal part of the rest.
-        of: what is added up, in kinds that leave the choice.
+        name: unique in the file.
+        window: the length of a window.
+        every: from the start of one window to the next, in the unit of ``window``, of which it is
+            at least a 1,024th; ``window`` by default.
+        where: conditions on columns: a value, a list of values, or a range of numbers with
+            ``at_least`` and ``below``.
+        noise: the standard deviation of the noise, instead of ``active_windows``.
+        active_windows: how many windows, at the full bound, one user's budget pays for.
+        share: the fraction of the budget planned for the query, which sets the noise with
+            ``active_windows``; an equal part of the rest by default.
+        of: what is added up: ``"count"`` (by default), ``"distinct"`` or ``"sum"``.
         column: the column with numbers.
-        lower, upper: the limits of these numbers.
+        lower: the least number; lower ones are moved to it. A sum of numbers that are never
+            negative has more accurate corrections with ``lower = 0``.
+        upper: the largest number; higher ones are moved to it.
         by: the column with labels.
-        labels: the values of ``by`` that are counted; others are not.
-        key_bytes: the longest private key of a group, in bytes; 0 for other keys.
-        keys_below: private keys are integers from 0 to below this; 0 for other keys.
-        groups: the largest number of numbers that a user contributes to; 0 if there is only one.
-        each: the largest contribution of a user to one number.
-        clip: the largest L2 norm of a user's vector; 0 if ``each`` is given.
-        edges: of the bins of a histogram, k + 1 for k bins.
-        levels: between ``lower`` and ``upper``, for quantiles.
-        quantiles: the wanted quantiles.
-        k: the number of labels that a ``top`` names.
-        threshold: of a ``threshold``.
-        numerator, denominator: of a ratio.
+        labels: texts or integers, at most 1,024: the labels that are counted and published.
+        key_bytes: private keys of at most so many bytes, 1 to 64, instead of ``labels``.
+        keys_below: private keys that are integers from 0 to below this, instead of ``labels``.
+        groups: the most labels or bins to which a user adds, of which the largest numbers count;
+            required with several numbers.
+        each: the cap on one user's contribution to each number. For means, variances and quantiles,
+            the cap on the number of events, of which more count in the same proportions.
+        clip: instead of ``each`` and ``groups``, the largest L2 norm of a user's numbers, which are
+            scaled down together.
+        edges: the ends of the bins: 2 to 1,025 rising numbers.
+        levels: the number of steps between ``lower`` and ``upper``: 2 to 1,024.
+        quantiles: rising numbers between 0 and 1; 0.5 is the median.
+        k: how many labels are published.
+        threshold: the value to compare with.
+        numerator, denominator: two numbers with ``of``, ``column``, ``where`` and ``each``, as
+            ``{ column = "amount", each = 100 }``. ``noise`` is in units of ``each``.
         correct: whether answers are corrected for users whose budgets are exhausted.
-        sums: ("all",) if the answers are added up from the first window on.
+        sums: ``["all"]`` adds a running total to each answer.
     """
 
     name: Name

@@ -16,16 +16,14 @@ from tests.readme import BLOCKS, DOCS, TOP, blocks, page
 # Those that need nothing that is not on the page. The others are run by those who know what a
 # reader brings along (`tests.readme`); `test_every_block_is_run_by_some_test` sees to it that all
 # are.
-WHOLE = ("index", "train/federated", "train/jax")
+WHOLE = ("train/federated", "train/jax")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_page_that_is_whole_runs(name: str) -> None:
     names = run(blocks(page(name)))
-    if name == "index":
-        assert names["d"].admitted.tolist() == [True, True, True]
-    elif name == "train/federated":
+    if name == "train/federated":
         # As many as a filter by itself admits: rho = 1 / (2 * 25) each.
         assert 0 < names["rounds"] < 100
         assert sum(names["stored"]) / 2**44 == pytest.approx(names["rounds"] / 25)
