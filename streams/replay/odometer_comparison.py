@@ -11,7 +11,7 @@ unknown: earlier records are compared with the bounds in the snapshot that cover
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import msgspec
@@ -22,8 +22,9 @@ from streams.ledger.outputs import Channel, Output, Place, odometer_output
 from streams.records import OdometerRecord, encode, tombstone_offset
 from streams.records.users import UserIds
 from streams.replay.archive import Archive, ArchivedRecord
-from streams.replay.findings import KEPT_FINDINGS, Check, PartitionVerified
-from streams.replay.output_comparison import UNREADABLE, Digests, Published, decode_odometer
+from streams.replay.findings import Check, PartitionVerified
+from streams.replay.output_comparison import Digests, Published, decode_odometer
+from streams.sdk.decisions import UNREADABLE
 
 
 class PublishedOdometers(Published):
@@ -73,12 +74,7 @@ class PublishedOdometers(Published):
                 found={"bound": odometer.bound},
             )
 
-    def compare_last(
-        self,
-        offset: int,
-        ledger: Ledger,
-        last_outputs: Callable[[int, set[bytes | None]], Mapping[bytes | None, int]],
-    ) -> None:
+    def compare_last(self, offset: int, ledger: Ledger) -> None:
         """Compare the last record of each user, and count the users with a record.
 
         The topic or the outbox has what the records before the offset led to.
@@ -86,8 +82,6 @@ class PublishedOdometers(Published):
         Args:
             offset: an offset of the log.
             ledger: the state there.
-            last_outputs: returns where the log has the last outputs with these keys before an
-                offset, if it has.
         """
         newest = Digests((output.key, output.value) for output in _last_records(ledger))
         remains: dict[bytes | None, bool] = {}  # whether the last record of an erased user is one
@@ -116,20 +110,16 @@ class PublishedOdometers(Published):
         late = {
             k: user for k, user in late.items() if k not in reached or reached[k].offset < offset
         }
-        places = last_outputs(offset, set(list(late)[:KEPT_FINDINGS])) if late else {}
         for key, wanted in late.items():
-            place, last, bound = places.get(key), reached.get(key), wanted.bound
+            last = reached.get(key)
             problem = "the topic lacks the odometer records of this user"
             if last is not None:
                 problem = "the user's last odometer record is older than the last one of the log"
             self._result.add(
                 Check.ODOMETER,
                 f"{problem}: the odometer shows less than was spent",
-                offset=place,
                 about={"dataset": wanted.dataset, "user": wanted.user},
-                expected={"bound": bound}
-                if place is None
-                else {"offset": place, "bound by now": bound},
+                expected={"bound": wanted.bound},
                 found=last and {"offset": last.offset, "bound": last.bound},
             )
         self._result.odometers = len(newest.marks)

@@ -31,11 +31,11 @@ from streams.ledger.outputs import Channel, Output
 from streams.records import OdometerRecord, Rejected, decode_answer, encode, tombstone_offset
 from streams.replay.archive import DAMAGED, Archive, ArchivedRecord
 from streams.replay.findings import KEPT_FINDINGS, Check, PartitionVerified
+from streams.sdk.decisions import UNREADABLE
 
 Subject: TypeAlias = tuple[tuple[str, Any], ...]
 """The subject of a record: names and values. Two records with one subject contradict each other."""
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError)
 _GENUINE, _FOREIGN = 1, 2
 decode_odometer = msgspec.msgpack.Decoder(OdometerRecord).decode
 _decode_reject = msgspec.msgpack.Decoder(Rejected).decode

@@ -23,7 +23,6 @@ nine bytes for every record of the other topics, and for every user. The log is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from functools import lru_cache, partial
 from time import monotonic
 from typing import Any
@@ -32,7 +31,6 @@ import msgspec
 import numpy as np
 
 from accounting import InvalidInput, Mechanism
-from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
 from streams.ledger.ledger import Ledger, PartitionError
 from streams.ledger.outputs import Channel
@@ -120,7 +118,7 @@ class _Partition:
             self._begin_at(replay.began)
             self._odometers.compare_before(replay.began, replay.ledger)
             if self._redis.next is None:
-                self._odometers.compare_last(replay.began, replay.ledger, self._last_outputs)
+                self._odometers.compare_last(replay.began, replay.ledger)
         try:
             # Step 3.
             for applied in replay.steps(partial(self._compare_at, replay), progress):
@@ -149,22 +147,8 @@ class _Partition:
     def _compare_at(self, replay: LogReplay, offset: int) -> None:
         self._snapshot.compare_at(replay.ledger, offset)
         if (at := self._redis.compare_at(replay.ledger, offset)) is not None:
-            self._odometers.compare_last(at, replay.ledger, self._last_outputs)
+            self._odometers.compare_last(at, replay.ledger)
         self._compare_receipt(replay, offset)
-
-    def _last_outputs(self, before: int, keys: Collection[bytes | None]) -> dict[bytes | None, int]:
-        """Return where the log has the last odometer records with these keys, before an offset.
-
-        A second replay finds them, so that the first one keeps nothing for users with no finding.
-        """
-        extent = Extent(self._extent.start, before)
-        again = LogReplay(self._archive, self._partition, extent, ())
-        return {
-            output.key: applied.record.offset
-            for applied in again.steps()
-            for output in applied.outputs
-            if output.channel is Channel.ODOMETER and output.key in keys
-        }
 
     def _compare_receipt(self, replay: LogReplay, offset: int) -> None:
         if self._receipt is None or offset < self._receipt.next:
@@ -284,18 +268,7 @@ def _check_cost_table(
         Check.COST_TABLES,
         problem,
         offset=offset,
-        about=about | _entry(at, policies, terms.levels + 1),
+        about=about,
         expected=int(expected[at]),
         found=int(found[at]),
     )
-
-
-def _entry(at: int, policies: Sequence[Policy], levels: int) -> dict[str, Any]:
-    """Return the level, the order and the budget of an entry of a cost table."""
-    for policy in policies:
-        orders = len(policy.budget)
-        if at < levels * orders:
-            order = {"order": policy.orders[at % orders]} if policy.orders else {}
-            return {"level": at // orders, **order, "budget of": policy.dataset}
-        at -= levels * orders
-    raise AssertionError("the entry belongs to one of the budgets")
