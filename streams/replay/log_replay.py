@@ -28,8 +28,6 @@ from streams.records import (
     MAX_QUOTED_BYTES,
     Answer,
     Decision,
-    Import,
-    Rejection,
     Request,
     RosterDecision,
     decode_answer,
@@ -40,7 +38,6 @@ from streams.replay.archive import (
     ArchivedRecord,
     BrokenLog,
     HeadSource,
-    MissingRecord,
     StoredHead,
     other_log,
 )
@@ -195,7 +192,7 @@ class LogReplay:
         self.records = 0
         self._archive = archive
         lacking = None
-        if self.extent.start or self._continues_another():
+        if self.extent.start:
             lacking = self._load_snapshot()
         self.began = self.next
         self.cut_off = None
@@ -212,14 +209,6 @@ class LogReplay:
             ]
         self.heads = heads
         self._to_compare = [head for head in self.heads if not head.lacking]
-
-    def _continues_another(self) -> bool:
-        """Return whether the log continues the state of another log."""
-        try:
-            first = next(self._archive.read(NORMS, self.ledger.state.partition, Extent(0, 1)), None)
-            return first is not None and isinstance(decode_request(first.value), Import)
-        except (MissingRecord, Rejection):
-            return False
 
     def _load_snapshot(self) -> str | None:
         """Begin with the state in the last snapshot; return why it cannot be used."""

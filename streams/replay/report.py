@@ -120,11 +120,10 @@ def report(
     heads: list[Sequence[StoredHead]] = []
     for partition in range(archive.partitions):
         replay = LogReplay(archive, partition)
-        # A log that continues another one begins at offset 0, and is replayed from a snapshot too.
-        if begins := max(replay.extent.start, replay.began):
+        if begins := replay.extent.start:
             raise ReportRefused(
-                f"partition {partition} has no steps from before offset {begins}: they are deleted "
-                "or in another log, and a report would be too low"
+                f"partition {partition} has no steps from before offset {begins}: they are "
+                "deleted, and a report would be too low"
             )
         histories = Histories(replay.ledger)
         for applied in replay.steps(progress=progress):
