@@ -55,7 +55,9 @@ class Turnstile:
 
     It is blocking, needs no event loop, and may be used from any thread of the process that opened
     it. Settings come from the arguments, then ``TURNSTILE_*`` variables, then the TOML file
-    ``config``.
+    ``config``. Methods with a ``timeout`` wait at most so many seconds for the partitions, by
+    default as many as the Turnstile. Then they raise ``DecisionTimeout``, and the same call again
+    completes what they began.
 
     Args:
         kafka: bootstrap servers, ``host:port``, comma separated. None: as the settings have it,
@@ -296,7 +298,6 @@ class Turnstile:
                 and close the dataset, erase users, create nested datasets, and change the list
                 (``set_access``). At least one key must be a manager. None: as the parent datasets,
                 or no restriction. A nested dataset can have a list only if all of its parents have.
-            timeout: seconds to wait for all partitions.
 
         Returns:
             The policy as the partitions hold it.
@@ -306,7 +307,6 @@ class Turnstile:
             PolicyChanged: the dataset exists under another policy.
             RequestRejected: a parent dataset does not exist, or this client may not create the
                 dataset.
-            DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self._connection.deadline(timeout)
         pseudonyms = None if self._pseudonyms is None else self._pseudonyms.fingerprint
@@ -329,18 +329,16 @@ class Turnstile:
         then each call can be repeated if it was interrupted.
 
         Args:
-            name: the name of the dataset.
+            name: the dataset.
             allow: the whole new list, as in ``create_dataset``.
             copied_from: if the log was copied to another topic, the id of the log in which the
                 dataset was created, or in which its list was set last. From this call on, requests
                 are signed for the new log.
-            timeout: seconds to wait for all partitions.
 
         Raises:
             InvalidRequest: this client has no request_key, or an argument is invalid.
             RequestRejected: the dataset does not exist or has no list, this client may not manage
                 it, or a later change was made.
-            DecisionTimeout: not all partitions answered; try again, which completes it.
         """
         deadline = self._connection.deadline(timeout)
         self._connection.check_partitions()
@@ -353,7 +351,6 @@ class Turnstile:
         Raises:
             InvalidRequest: the name is invalid.
             DatasetInUse: a run of it was opened.
-            DecisionTimeout: not all partitions answered; try again.
         """
         withdraw(self._connection, name, self._connection.deadline(timeout))
 
@@ -363,17 +360,12 @@ class Turnstile:
         They cannot be charged any more, and their names cannot be used again. Charges stay
         charged, also to the parent datasets, which stay open. Closing is idempotent.
 
-        Args:
-            name: the name of the dataset.
-            timeout: seconds to wait for all partitions.
-
         Returns:
             The names of all datasets that are closed by this call.
 
         Raises:
             InvalidRequest: the name is invalid.
             RequestRejected: the dataset does not exist.
-            DecisionTimeout: not all partitions answered; try again, which completes it.
         """
         deadline = self._connection.deadline(timeout)
         self._connection.check_partitions()
@@ -427,7 +419,6 @@ class Turnstile:
                 and must not be released. Record ``run.step - 1`` as released before the next step
                 is charged ahead, so that a second such crash is not mistaken for lost records.
             take_over: take the budget from the run that holds it, which cannot charge any more.
-            timeout: seconds to wait for all partitions.
 
         Raises:
             InvalidRequest: a name, ``min_separation`` or ``collect`` is invalid, or not all
@@ -442,7 +433,6 @@ class Turnstile:
             BudgetHeld: another run holds the budget.
             RequestRejected: the dataset does not exist, or the run has been charged under other
                 terms of collecting.
-            DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self._connection.deadline(timeout)
         self._connection.check_partitions()
@@ -485,14 +475,12 @@ class Turnstile:
             token: its ``token``.
             step: the step to charge or charge again: the next one, or the last one that was
                 charged. None: the next one, or the one that only some partitions have decided.
-            timeout: seconds to wait for all partitions.
 
         Raises:
             InvalidRequest: a name, the attempt or the step is invalid.
             Fenced: a newer attempt exists, or the token belongs to another one.
             RequestRejected: the dataset or the run does not exist, the step is not the next or the
                 last one (STEP_OUT_OF_ORDER), or another run holds the budget.
-            DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self._connection.deadline(timeout)
         return resume_run(
@@ -512,7 +500,6 @@ class Turnstile:
             InvalidRequest: a name is invalid.
             Fenced: a trainer opened the run meanwhile; try again.
             RequestRejected: the dataset does not exist.
-            DecisionTimeout: not all partitions answered; try again.
         """
         return close_run(self._connection, dataset, name, self._connection.deadline(timeout))
 
@@ -549,11 +536,9 @@ class Turnstile:
                 clip norm of the run is rejected: clip contributions in float32 to the clip norm
                 rounded down.
             attempt: the newest attempt of the run: its number. None: norms count in any attempt.
-            timeout: seconds to wait; the Turnstile's own by default.
 
         Raises:
             InvalidRequest: an argument is invalid; nothing was published.
-            DecisionTimeout: the log may not have all norms; call again.
         """
         deadline = self._connection.deadline(timeout)
         send_norms(
@@ -574,7 +559,6 @@ class Turnstile:
             user: the id.
             dataset: erase the user in this dataset and in those that share a budget with it; None:
                 in all datasets that exist now.
-            timeout: seconds to wait for the partition of the user.
 
         Returns:
             The datasets in which the user is erased; empty if the user was never charged.
@@ -582,7 +566,6 @@ class Turnstile:
         Raises:
             InvalidRequest: the id or the name is invalid.
             RequestRejected: the dataset does not exist, or has users by other pseudonyms.
-            DecisionTimeout: no answer; try again.
         """
         deadline = self._connection.deadline(timeout)
         self._connection.check_partitions()

@@ -133,11 +133,6 @@ class PendingRequest:
         self._failure: Exception | None = None
         self._done = threading.Event()
 
-    @property
-    def is_over(self) -> bool:
-        """True if every partition has replied, or an error has ended the wait."""
-        return self._done.is_set()
-
     def result(self, deadline: Deadline) -> dict[int, Answer | RequestRejected]:
         """Wait for and return the reply of every partition.
 

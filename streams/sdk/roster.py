@@ -109,11 +109,6 @@ class Roster:
     def __len__(self) -> int:
         return len(self._layout.ids)
 
-    @property
-    def may_follow_samples(self) -> bool:
-        """Return whether the policy lets norm levels follow the users' own sampling coins."""
-        return self._policies[0].sampled_levels is not False
-
     def charge(
         self,
         *,
@@ -284,7 +279,7 @@ class Roster:
             InvalidRequest: as ``set_norms``, or the policy states that no level follows sampling
                 coins (``sampled_levels=False``).
         """
-        if not self.may_follow_samples:
+        if self._policies[0].sampled_levels is False:
             raise InvalidRequest(
                 f"dataset {self._policies[0].dataset!r} has sampled_levels=False, so levels must "
                 "not follow the norms of users who were drawn: use set_norms"
