@@ -68,13 +68,6 @@ TOO_MUCH = [("n", step) for step in range(5)]
 """By the budget around it: 0.95 of 1 was spent there, and a step costs 1 / 18."""
 
 
-def test_levels_are_explained_as_norms(archived: Archived) -> None:
-    levels = [event.level for event in events_of(archived, 1, dataset="faces")]
-    assert levels == [10, 10, 1, 2, 2, 2, 2]
-    norms = [event.norm for event in events_of(archived, 1, dataset="faces")]
-    assert norms == [1.0, 1.0, 0.1, 0.2, 0.2, 0.2, 0.2]
-
-
 def test_clipped_norm_is_explained() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("c", measure="zcdp", budget=0.5, on_exhaustion="clip")
@@ -111,22 +104,6 @@ def test_norm_clipped_by_the_parent_budget_is_explained() -> None:
     _, first, second = events_of(archived, 8)
     assert (first.what, first.granted, second.what) == ("clipped", 2.0, "halted")
     assert second.refused_by == "person"
-
-
-def test_too_soon_is_explained() -> None:
-    archived, turnstile = new_service(1)
-    turnstile.create_dataset("person", measure="zcdp", budget=0.1)
-    turnstile.create_dataset("d", measure="zcdp", budget=0.5, parents="person")
-    run = turnstile.run("d", "r", min_separation=3)
-    for norm in (1.0, 1.0, 1.0, 1.5, 0.0, 1.0, 1.0):
-        run.charge([5, 7], [0.1, norm], noise_stddev=4.0)
-    events = events_of(archived, 7)
-    assert [event.what for event in events] == [
-        *("charged", "halted", "halted", "halted", "charged", "charged", "halted"),
-    ]
-    reasons = [None, "too-soon", "too-soon", "budget", None, None, "too-soon"]
-    assert [event.reason for event in events] == reasons
-    assert [event.refused_by for event in events if event.refused_by] == ["person"]
 
 
 def test_repeated_step_is_explained_once() -> None:
@@ -224,21 +201,6 @@ def test_trimmed_log_is_explained_from_its_snapshot() -> None:
     assert events_of(archived, 9) == []
 
 
-def test_impossible_time_is_none() -> None:
-    archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
-    place = "norms", 0
-    archived.topics[place] = [record._replace(written=-1e30) for record in archived.topics[place]]
-    assert command_on(archived, "explain", "--user", "7", "--json").lines[0]["time"] is None
-    assert command_on(archived, "explain", "--user", "7").code == 0
-
-
-@pytest.mark.parametrize("delta", ["0", "1", "nan", "x"])
-def test_unusable_delta_is_rejected(delta: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        command_on(new_service(1)[0], "explain", "--user", "7", "--delta", delta)
-    assert end.value.code == 2
-
-
 def test_user_with_a_pseudonym_is_shown_by_id() -> None:
     key = "a key that is hard to guess"
     archived = Archived(2)
@@ -289,27 +251,6 @@ def test_steps_of_an_answerer_are_explained_with_their_query_and_window() -> Non
     shown = command_on(archived, "explain", "--user", "7").out
     assert "1 buyers 2026-01-02 " in shown
     assert "2 buyers 2026-01-01 corrected" in shown
-
-
-def test_explanation_of_nested_budgets_is_a_table_at_100_columns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("streams.cli.printing._width", lambda: 100)
-    archived, turnstile = new_service(1)
-    turnstile.create_dataset("shop", epsilon=1.0, delta=1e-6)
-    turnstile.create_dataset(
-        "shop-marketing", epsilon=1.0, delta=1e-6, parents="shop", on_exhaustion="clip"
-    )
-    run = turnstile.run("shop-marketing", "purchases-of-2026")
-    for _ in range(4):
-        run.charge([7], [100.0], noise_stddev=700.0, clip_norm=100.0)
-    archived.published = [
-        answer(number, 1.0, dataset="shop-marketing", run="purchases-of-2026", query="new-buyers")
-        for number in range(4)
-    ]
-    lines = command_on(archived, "explain", "--user", "7").out.splitlines()
-    assert max(map(len, lines[: lines.index("", 2)])) <= 100
-    assert sum(" new-buyers " in line for line in lines) == 2 * 4
 
 
 def test_any_time_epsilon_above_that_of_the_budget_is_not_taken_for_overspending() -> None:

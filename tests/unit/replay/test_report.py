@@ -18,10 +18,8 @@ from accounting import (
     PoissonGaussian,
     PureDP,
     ReportAccountant,
-    curve_risk,
     gdp_risk,
 )
-from accounting.conversions.risk import curve_deltas
 from streams.records import User
 from streams.replay.explain import AccountEvent, explain
 from streams.replay.report import Losses, ReportRefused, report
@@ -145,30 +143,6 @@ def test_risk_is_of_each_history_and_of_the_budget() -> None:
             ratio = part.true_positive_rate[row] / exact.true_positive_rate
             assert 1 - 1e-9 <= ratio <= 1.1
         assert part.budget_risk == policy.risk(rate) == pytest.approx(gdp_risk(1.0, rate))
-
-
-@pytest.mark.slow
-def test_risk_is_at_least_what_the_sampled_history_has(tmp_path: Path) -> None:
-    archived, turnstile = new_service(1)
-    turnstile.create_dataset("f", measure="renyi", epsilon=2.0, delta=DELTA, sampled_levels=False)
-    roster = turnstile.run("f", "s").enrol([1, 2], clip_norm=1.0, levels=4)
-    for _ in range(12):
-        roster.charge(noise_stddev=2.0, sampling_rate=0.1)
-    (part,) = losses(archived)
-    accountant = ReportAccountant(PoissonGaussian(2.0, 0.1), NormGrid(1.0, 1))
-    assert part.advantage[0] >= float(accountant.delta([12], 0.0)) * (1 - 1e-9)
-    deltas = curve_deltas(0.01)
-    epsilons = [float(accountant.epsilon([12], delta)) for delta in deltas]
-    best = curve_risk(epsilons, deltas, 0.01).true_positive_rate
-    assert best <= part.true_positive_rate[0] * (1 + 1e-9) <= best * 1.1
-    assert part.true_positive_rate[0] < part.budget_risk.true_positive_rate
-    path = tmp_path / "report.csv"
-    assert command_on(archived, "report", "--output", str(path)).code == 0
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
-    assert float(rows[0]["advantage"]) == part.advantage[0]
-    assert float(rows[0]["budget_true_positive_rate"]) == part.budget_risk.true_positive_rate
-    assert float(rows[0]["false_positive_rate"]) == 0.01
 
 
 @pytest.mark.parametrize("method", ["tightest", "pld", "renyi", "saddlepoint"])

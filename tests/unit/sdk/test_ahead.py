@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from streams.sdk.errors import (
     DecisionTimeout,
-    ReleaseUnknown,
     StepContentChanged,
     Unusable,
 )
@@ -87,21 +86,6 @@ def test_handed_back_step_is_first_sent_where_it_was_decided() -> None:
         other.decision()
     assert ahead(run).decision().step == 0
     assert_charged(service, times=1)
-
-
-def test_second_crash_is_survived_if_the_first_was_recorded() -> None:
-    service, run = opened()
-    for _ in range(2):
-        ahead(run).decision()
-    run = service.open(released=-1, charges_ahead=True)
-    given_up = run.step - 1
-    for _ in range(2):
-        ahead(run).decision()
-    with pytest.raises(ReleaseUnknown):
-        service.open(released=-1, charges_ahead=True)
-    run = service.open(released=given_up, charges_ahead=True)
-    assert (run.step, run.interrupted) == (2, True)
-    assert_charged(service, times=3)
 
 
 @pytest.mark.parametrize("reached", [{0}, {1, 2}], ids=str)

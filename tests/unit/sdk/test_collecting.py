@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from accounting import InvalidInput, Laplace, PoissonGaussian
 from streams import CollectTerms, Turnstile
-from streams.ledger import collecting
 from streams.records import CollectAsked, Decision, OpenRun, Reason, decode_request
 from streams.records.packing import pack_norms
 from streams.records.users import UserIds, partitions_of
@@ -70,19 +69,6 @@ def test_terms_that_do_not_fit_the_dataset_open_no_run(service: Partitions, meas
     ):
         service.open(dataset="other", collect=terms)
     assert not service.close_run("r", "other")
-
-
-def test_the_terms_are_fixed_with_the_first_step(service: Partitions) -> None:
-    assert service.open(collect=CollectTerms(clip_norm=3.0)).collect != TERMS
-    assert service.open(collect=TERMS).collect == TERMS
-    assert service.open().collect == TERMS
-    service.open(collect=TERMS).charge_collected(noise_stddev=4.0)
-    assert service.open().collect == service.open(collect=TERMS).collect == TERMS
-    with pytest.raises(RequestRejected) as rejected:
-        service.open(collect=CollectTerms(clip_norm=2.0))
-    assert rejected.value.reason is Reason.COLLECT_CHANGED
-    service.close_run()
-    assert service.open("named").collect is None
 
 
 def interrupted(service: Partitions, reached: int, collect: CollectTerms | None) -> None:
@@ -196,23 +182,6 @@ def test_a_step_that_is_given_up_charges_only_where_it_was_decided(service: Part
     assert service.spent().keys() == {user for user in USERS if HOMES[user] == 0}
     send(service, step=1)
     assert run.charge_collected(noise_stddev=4.0).norms == dict.fromkeys(USERS, 0.5)
-
-
-def test_a_step_with_too_many_norms_in_one_partition_is_given_up(
-    service: Partitions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collecting, "MAX_COLLECTED", 3)
-    run = service.open(collect=TERMS)
-    homes = partitions_of(np.arange(100), 3)
-    send(service, np.flatnonzero(homes == 1)[:4].tolist())
-    with pytest.raises(RequestRejected) as rejected:
-        run.charge_collected(noise_stddev=4.0)
-    assert rejected.value.reason is Reason.TOO_MANY_NORMS
-    run = service.open()
-    assert (run.step, run.interrupted) == (0, True)
-    run.abandon()
-    send(service, [1, 2], step=1)
-    assert run.charge_collected(noise_stddev=4.0).norms == {1: 0.5, 2: 0.5}
 
 
 def test_users_are_listed_by_partition_and_then_by_time(service: Partitions) -> None:

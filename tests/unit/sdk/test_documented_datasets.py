@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streams import BudgetHeld, RunIsClosed, Turnstile
+from streams import RunIsClosed, Turnstile
 from tests.readme import blocks_of_epochs, blocks_of_several_datasets
 
 RELEASE, OPENING = blocks_of_epochs()
@@ -50,15 +50,6 @@ def test_a_lifetime_budget_bounds_all_weeks_and_is_charged_once() -> None:
     first = decided(names, release)
     assert first == {"2026-W12": [True], "2026-W13": [False, True]}
     assert decided(names, release) == first
-
-
-def test_two_releases_do_not_charge_a_lifetime_budget_in_turns() -> None:
-    names = service_of_person(epsilon=4.0, delta=1e-6)
-    decided(names, of_person(CHARGES))
-    with pytest.raises(BudgetHeld):
-        decided(dict(names), of_person(CHARGES, "report-2"))
-    exec("# Per week" + CLOSING, names)
-    decided(names, of_person(CHARGES, "report-2"))
 
 
 def test_readme_example_has_one_budget_over_its_datasets() -> None:

@@ -107,16 +107,6 @@ def test_a_step_sets_as_many_levels_as_a_record_has(service: Partitions) -> None
     assert 5_000 < len(service.logs[0][-1]) <= 10_500
 
 
-def test_all_levels_of_a_roster_fit_into_one_step(service: Partitions) -> None:
-    service.create(budget=0.05)
-    members = 11_000
-    roster = service.open().enrol(np.arange(members), clip_norm=1.0)
-    service.largest_request = members + 2_000 + 8 * 101
-    norms = np.where(np.arange(members) % 2, 0.01, 1.0)
-    assert roster.charge(noise_stddev=4.0, norms=norms).admitted.all()
-    assert members < len(service.logs[0][-1]) <= service.largest_request
-
-
 @pytest.mark.parametrize("missing", [0, 1, -1])
 @pytest.mark.parametrize("kind", [RosterDecision, Enrolled])
 def test_without_a_part_there_is_no_answer(

@@ -28,7 +28,6 @@ from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
     InvalidRequest,
-    RequestRejected,
     StepContentChanged,
     Unusable,
 )
@@ -193,12 +192,6 @@ def test_invalid_positions_are_rejected(positions: Any) -> None:
     _, _, roster = begun()
     with pytest.raises(InvalidRequest):
         roster.observe(positions, [0.5])
-
-
-def test_clip_norm_cannot_change() -> None:
-    service, _, _ = begun()
-    with pytest.raises(RequestRejected):
-        service.open().enrol(USERS, clip_norm=2.0)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.records import Charge, Decision, OpenRun, Reason, decode_request
+from streams.records import Decision, OpenRun, Reason, decode_request
 from streams.records.packing import pack_bits
-from streams.sdk.decisions import REMEMBERED_STEPS
 from streams.sdk.errors import (
     ADVICE,
     ConflictingDecisions,
@@ -309,19 +308,6 @@ def test_reopened_run_remembers_the_conflict() -> None:
         charge(service.open())
 
 
-@pytest.mark.slow
-def test_witness_memory_is_bounded() -> None:
-    service, run = opened(1, user_ids="integer")
-    first = None
-    for _ in range(REMEMBERED_STEPS + 1):
-        run.charge([1], [0.0], noise_stddev=1.0)
-        stored = service.ledgers[0].state.runs["d", "r"].decision
-        first = first or msgspec.msgpack.decode(stored, type=Decision)
-    assert first is not None
-    service.hear(msgspec.structs.replace(first, exhausted=b"\1"))
-    assert run.charge([1], [0.0], noise_stddev=1.0).step == REMEMBERED_STEPS + 1
-
-
 @pytest.mark.parametrize("places", [{0}, {0, 1, 2}], ids=str)
 def test_forged_charge_makes_the_true_one_fail(places: set[int]) -> None:
     service, run = opened()
@@ -419,17 +405,6 @@ def test_users_that_change_between_steps_are_charged_as_given() -> None:
     names[0] = "c"
     charge(run, np.ones(2), names)
     assert service.spent("names") == {"a": 1 / 32, "b": 2 / 32, "c": 1 / 32}
-
-
-def test_norms_clipped_in_float32_are_charged_as_they_are() -> None:
-    service, run = opened()
-    norms = np.minimum(NORMS.astype(np.float32), np.float32(0.7))
-    decision = run.charge(USERS, norms, noise_stddev=4.0, clip_norm=0.7)
-    np.testing.assert_array_equal(decision.granted, norms.astype(float))
-    records = [decode_request(log[-1]) for log in service.logs]
-    limits = {record.clip_norm for record in records if isinstance(record, Charge)}
-    rounded_up = float(np.nextafter(np.float32(0.7), np.float32(1.0)))
-    assert limits == {rounded_up}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from accounting import InvalidInput, PoissonRecords
+from accounting import InvalidInput
 from streams import Turnstile
 from streams.sdk.errors import InvalidRequest
 
@@ -96,11 +96,3 @@ def test_budget_is_a_whole_number_of_steps() -> None:
         thirds = turnstile.create_dataset("thirds", budget=3, **SHAPE)
         third = turnstile.create_dataset("third", share_of=thirds, share=1 / 3)
         assert third.steps == 1
-
-
-def test_roster_is_not_charged_for_a_number_of_records() -> None:
-    with Turnstile.in_memory() as turnstile:
-        turnstile.create_dataset("d", measure="renyi", epsilon=2.0, delta=1e-6)
-        roster = turnstile.run("d", "r").enrol([1], clip_norm=1.0, levels=1)
-        with pytest.raises(InvalidRequest):
-            roster.charge(mechanism=PoissonRecords(2.0, 0.1, 3))
