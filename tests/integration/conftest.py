@@ -13,7 +13,6 @@ from uuid import uuid4
 import pytest
 
 from streams.local import Child, LocalStack
-from tests.integration.preloaded import preloaded
 from tests.integration.service import IMPATIENT_WORKER, Life, Service, ServiceFactory, end_at_once
 from tests.waiting import HANGS_AFTER
 
@@ -24,16 +23,8 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(_number, signal.default_int_handler if interrupts else signal.SIG_DFL)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def forked(quick_brokers: None) -> Iterator[type[Child]]:
-    """Return a class of forked children; most of a worker's start time is imports."""
-    with preloaded() as forked, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streams.local.worker_process.Child", forked)
-        yield forked
-
-
 @pytest.fixture(scope="module", autouse=True)
-def patient() -> Iterator[None]:
+def patient(quick_brokers: None) -> Iterator[None]:
     """Raise the timeout of clients in tests, programs and commands, for busy machines."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TURNSTILE_TIMEOUT", str(HANGS_AFTER))
@@ -41,12 +32,12 @@ def patient() -> Iterator[None]:
 
 
 @pytest.fixture
-def life(forked: type[Child], tmp_path: Path) -> Life:
+def life(tmp_path: Path) -> Life:
     """Return a function that runs a program and returns its exit code, or 128 plus the signal."""
 
     def live(*command: object) -> int:
         words = [sys.executable, *map(str, command)]
-        child = forked("The program", words, log=tmp_path / "program.log")
+        child = Child("The program", words, log=tmp_path / "program.log")
         code = child.wait(HANGS_AFTER)
         child.kill()
         print(*child.log_tail(), sep="\n")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -27,7 +26,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streams.answerer.events import SkipReason
 from streams.answerer.kafka_journal import KafkaJournal
-from streams.answerer.query_file import read_query_file
 from streams.kafka.answer_topics import ensure_answer_topics
 from streams.kafka.authentic import ANSWERERS
 from streams.local import Child
@@ -49,7 +47,6 @@ from tests.integration.service import (
     eventually,
     largest_resident_bytes,
 )
-from tests.prometheus import Prometheus, expressions, needs_prometheus
 from tests.waiting import HANGS_AFTER
 
 PRIVATE, PUBLIC = new_keys()
@@ -144,7 +141,7 @@ Start = Callable[..., Child]
 
 
 @pytest.fixture
-def start(shared: Service, file: Path, forked: type[Child], tmp_path: Path) -> Iterator[Start]:
+def start(shared: Service, file: Path, tmp_path: Path) -> Iterator[Start]:
     """Start an answerer, which is killed when it reaches a point of a step."""
     with ExitStack() as started:
 
@@ -154,7 +151,7 @@ def start(shared: Service, file: Path, forked: type[Child], tmp_path: Path) -> I
             environment["TURNSTILE_LOG_FORMAT"] = "json"
             command = [sys.executable, answerer.__file__, *doom, "answer", str(file)]
             log = tmp_path / "answerer.log"
-            child = forked("An answerer", command, log=log, environment=environment)
+            child = Child("An answerer", command, log=log, environment=environment)
             started.callback(child.kill)
             return child
 
@@ -362,70 +359,6 @@ def samples_of(health: str) -> dict[tuple[str, str], float]:
     }
 
 
-@needs_prometheus
-def test_prometheus_scrapes_a_live_answerer_and_alerts_when_it_is_gone(
-    shared: Service, name: str, start: Start, tmp_path: Path
-) -> None:
-    health = f"127.0.0.1:{free_ports(1)[0]}"
-    child = start(health=health)
-    eventually(lambda: len(answers_of(shared, name)) == STEPS)
-    with Prometheus(tmp_path, {"turnstile-answerer": health}) as prometheus:
-        eventually(lambda: prometheus.value("turnstile_answerer_answers_total") == STEPS)
-        for expression, value in (
-            ("turnstile_answerer_ready", 1),
-            ("sum(turnstile_answerer_next_offset)", len(events())),
-            ("sum(turnstile_answerer_lag)", 0),
-            (f"turnstile_answerer_close_seconds_count <= {STEPS} > bool 0", 1),
-            ('sum(turnstile_client_requests_total{outcome="answered",request="charge"})', STEPS),
-        ):
-            assert prometheus.value(expression) == value, expression
-        for expression in expressions():
-            prometheus.asked(expression)  # raises if it is no expression
-        assert prometheus.alerts() == set()
-        child.kill()
-        eventually(lambda: "TurnstileAnswererGone" in prometheus.alerts())
-
-
-def test_a_file_gives_the_answers_of_the_topic(
-    shared: Service, name: str, file: Path, start: Start, tmp_path: Path
-) -> None:
-    """Charge by charge: the noise is another one."""
-    rows = [event for _, event in events()]
-    past = tmp_path / "events.jsonl"
-    past.write_bytes(b"\n".join(map(msgspec.json.encode, reversed(rows))))
-    environment = {**shared.environment, "TURNSTILE_SIGNING_KEY": PRIVATE}
-    live = start()
-    eventually(lambda: len(answers_of(shared, name)) == STEPS)
-    live.kill()
-    other = f"{name}-file"
-    shared.client.create_dataset(other, measure="zcdp", budget=0.9, user_ids="integer")
-    copy = tmp_path / "file.toml"
-    copy.write_text(file.read_text().replace(f'dataset = "{name}"', f'dataset = "{other}"'))
-    done = turnstile("answer", str(copy), "--input", str(past), "--json", environment=environment)
-    assert done.code == 0, done.said
-    shown = done.lines
-    assert [line["step"] for line in shown] == list(range(STEPS))
-    live_answers = answers_of(shared, name)
-    for line in shown[:STEPS]:
-        beside = msgspec.json.decode(live_answers[line["step"]][0])
-        public = ("query", "start", "end", "labels", "noise_stddev", "worst_case_left")
-        assert [line.get(key) for key in public] == [beside.get(key) for key in public]
-    shared.log.refresh()
-    assert charges_of(shared, name) == charges_of(shared, other)
-    again = turnstile("answer", str(copy), "--input", str(past), environment=environment)
-    assert (again.code, again.out) == (0, "")
-    assert f"turnstile answers {other}/r" in again.said  # the command that shows the answers
-    # Another run of the same queries, even about a file with more in it, is refused.
-    copy.write_text(copy.read_text().replace('run = "r"', 'run = "s"'))
-    past.write_bytes(past.read_bytes() + b"\n" + msgspec.json.encode(rows[-1]))
-    asked = ("answer", str(copy), "--input", str(past), "--json")
-    refused = turnstile(*asked, environment=environment)
-    assert (refused.code, refused.out) == (2, "")
-    assert_answered_once(shared, other, STEPS)
-    repeated = turnstile(*asked, "--charge-again", "--take-over", environment=environment)
-    assert (repeated.code, len(repeated.lines)) == (0, STEPS)
-
-
 def charges_of(service: Service, dataset: str) -> dict[tuple[int, int], tuple[Any, bytes]]:
     """Return the users and norms of the steps that both runs have."""
     found = {}
@@ -506,53 +439,3 @@ def test_events_with_the_sender_time_close_no_window_by_arrival(
     file.write_text(file.read_text().replace('clock = "events"', 'clock = "arrival"'))
     assert start().wait(120.0) == 2
     assert "message.timestamp.type" in (tmp_path / "answerer.log").read_text()
-
-
-def test_the_command_rejects_unusable_queries(shared: Service, name: str, file: Path) -> None:
-    text = file.read_text()
-    assert read_query_file(file).run == "r"
-    for old, new, said in (
-        ('kind = "distinct"', 'kind = "unique"', "[[query]] 1 (buyers): kind is 'unique'"),
-        (f'dataset = "{name}"', 'dataset = "nobody"', "unknown-dataset"),
-        ('users = "integer"', 'users = "string"', 'users = "integer"'),
-    ):
-        file.write_text(text.replace(old, new))
-        (file.parent / "none.csv").write_text("user,day,amount,shop\n")
-        done = shared.command("answer", str(file), "--input", str(file.parent / "none.csv"))
-        assert done.code in (1, 2)
-        assert said in done.said
-    assert answers_of(shared, name) == {}
-
-
-def test_commands_about_a_dataset_that_does_not_exist_fail(
-    shared: Service, name: str, file: Path
-) -> None:
-    assert shared.command("answers", name).code == 0
-    assert shared.command("answers", "nobody").code == 1
-    assert shared.command("answer", str(file), "--check").code == 0
-    file.write_text(file.read_text().replace(f'dataset = "{name}"', 'dataset = "nobody"'))
-    checked = shared.command("answer", str(file), "--check", "--json")
-    assert (checked.code, [line["query"] for line in checked.lines]) == (1, ["buyers", "spent"])
-
-
-@pytest.mark.parametrize("reads", ["topic", "file"])
-def test_an_answerer_exits_without_an_error_when_its_output_is_closed(
-    shared: Service, name: str, file: Path, tmp_path: Path, reads: str
-) -> None:
-    past = tmp_path / "events.jsonl"
-    past.write_bytes(b"\n".join(msgspec.json.encode(event) for _, event in events()))
-    environment = {**os.environ, **shared.environment}
-    command = [sys.executable, "-m", "streams.cli", "answer", str(file)]
-    if reads == "file":
-        command += ["--input", str(past)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()  # as `head` does, and before there is anything to write
-        assert process.wait(HANGS_AFTER) == 0
-        report = "after the last window" if reads == "file" else ""
-        assert all(report and report in line for line in process.stderr.read().splitlines()[1:])
-    # It was published before it was printed, and another start goes on behind it.
-    assert list(answers_of(shared, name, ring="")) == [0]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from streams import Turnstile
-from streams.config import Config, ConfigurationError
+from streams.config import Config
 from streams.kafka.kafka_clients import new_admin
 from streams.kafka.security import ConnectionFailure, NotAdmitted
-from streams.local import LocalStack
+from streams.local import Child, LocalStack
 from streams.local.secure import SecureBroker
 from tests.integration import tokens
 from tests.integration.command import turnstile
@@ -67,10 +67,10 @@ def config(environment: dict[str, str]) -> Config:
 
 
 def test_a_worker_decides_for_a_client_with_a_token(
-    config: Config, environment: dict[str, str], forked: type, tmp_path: Path
+    config: Config, environment: dict[str, str], tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "streams.cli", "worker"]
-    child = forked(
+    child = Child(
         "A worker", command, log=tmp_path / "log", environment={**os.environ, **environment}
     )
     try:
@@ -98,9 +98,3 @@ def test_a_client_without_a_valid_token_learns_why(
         new_admin(refused)
     assert caught.value.reason is ConnectionFailure.TOKEN
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("provider", ["absent_module:token", f"{tokens.__name__}:absent"])
-def test_a_provider_that_cannot_be_imported_is_rejected(config: Config, provider: str) -> None:
-    with pytest.raises(ConfigurationError):
-        new_admin(replace(config, kafka_token_provider=provider))
