@@ -6,10 +6,8 @@ and a real Redis (append-only file, fsync every second), and writes ``out/benchm
 
 from typing import Final
 
-PARTS_WITHOUT_SERVICE: Final = (
-    *("filters", "recurring", "sdk", "files", "signatures", "memory", "reports"),
-)
+PARTS_WITHOUT_SERVICE: Final = ("filters", "files", "signatures", "memory", "reports")
 PARTS: Final = (
-    *("throughput", "dense", "latency", "rosters", "restore", "traces", "collecting"),
+    *("throughput", "latency", "rosters", "restore", "collecting"),
     *PARTS_WITHOUT_SERVICE,
 )

@@ -18,20 +18,12 @@ from bench import (
     latency,
     memory,
     peers,
-    recurring,
     restore,
     rosters,
-    sdk,
     signatures,
     throughput,
-    tracing,
 )
-from bench.report import (
-    dense_lines,
-    document,
-    latency_lines,
-    throughput_lines,
-)
+from bench.report import document
 from streams.local import LocalStack
 
 
@@ -41,7 +33,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of each measurement of throughput")
     parser.add_argument("--records", type=int, default=1500, help="a round")
     parser.add_argument("--users", type=int, nargs="+", default=[65_536, 1_048_576])
-    parser.add_argument("--dense", type=int, nargs="+", default=[4_096, 65_536, 900_000])
     parser.add_argument("--steps", type=int, default=2000, help="of each measurement of latency")
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4, 16], help="for latency")
     parser.add_argument("--members", type=int, nargs="+", default=[1_000, 1_000_000, 10_000_000])
@@ -61,32 +52,23 @@ def main() -> None:
 
 
 def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
-    rates, dense, latencies, costs = [], [], [], []
+    lines: list[str] = []
     with LocalStack(workers=0, progress=_say) as stack:
         if "throughput" in parts:
             _say("Measuring throughput")
             rates = throughput.measure(stack, options.users, options.records, options.rounds)
-        if "dense" in parts:
-            _say("Measuring dense steps")
-            dense = throughput.measure_dense(stack, options.dense, options.records, options.rounds)
+            lines += throughput.lines(rates)
         if "latency" in parts:
             _say("Measuring latency")
-            latencies = [latency.measure(stack, p, options.steps) for p in options.partitions]
+            found = [latency.measure(stack, p, options.steps) for p in options.partitions]
+            lines += latency.lines(found)
         if "rosters" in parts:
             _say("Measuring rosters")
             costs = [rosters.measure(stack, users, options.steps // 2) for users in options.members]
-        restores, slowdown = [], None
+            lines += rosters.lines(costs)
         if "restore" in parts:
             _say("Measuring snapshots")
-            restores = [restore.measure(stack, users) for users in options.restored]
-            slowdown = restore.measure_slowdown(
-                stack, options.users[-1], 3 * options.records, options.rounds
-            )
-        traced = []
-        if "traces" in parts:
-            _say("Measuring traces")
-            traced = tracing.measure(stack, options.steps // 2)
-        collected = []
+            lines += restore.lines([restore.measure(stack, users) for users in options.restored])
         if "collecting" in parts:
             _say("Measuring norm events")
             one, many = options.collected
@@ -94,11 +76,8 @@ def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
                 collecting.measure(stack, one, single=True),
                 collecting.measure(stack, many, single=False),
             ]
-    served = throughput_lines(rates) + dense_lines(dense) + latency_lines(latencies)
-    served += rosters.lines(costs)
-    served += restore.lines(restores, slowdown) + tracing.lines(traced)
-    served += collecting.lines(collected)
-    return served
+            lines += collecting.lines(collected)
+    return lines
 
 
 def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
@@ -106,20 +85,12 @@ def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
     if "filters" in parts:
         _say("Measuring filters")
         lines += filters.lines(filters.measure([65_536, 1_000_000], options.rounds))
-    if "recurring" in parts:
-        _say("Measuring recurring charges")
-        results = [recurring.measure(users, options.rounds) for users in (1_000, 10_000_000)]
-        lines += recurring.lines(results)
-    if "sdk" in parts:
-        _say("Measuring the SDK")
-        lines += sdk.lines(sdk.measure(1_000_000, options.rounds))
     if "files" in parts:
         _say("Measuring budget files")
         lines += budget_files.lines(budget_files.measure(200_000, 40 * options.rounds))
     if "signatures" in parts:
         _say("Measuring signatures")
-        requests = signatures.measure_requests(options.rounds)
-        lines += signatures.lines(signatures.measure(options.rounds), requests)
+        lines += signatures.lines(signatures.measure(options.rounds))
     if "memory" in parts:
         _say("Measuring memory")
         kinds = [(users, ids) for users in options.resident for ids in ("integers", "strings")]

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bench.servers import spread
+from bench.report import section, spread
 from streams.sdk.client import Turnstile
 from streams.sdk.run import Run
 
@@ -64,16 +64,9 @@ def _charge(run: Run) -> None:
 
 def lines(results: list[Charging]) -> list[str]:
     """Return a table for the report."""
-    return [
-        "## Charges of one user without a service",
-        "",
+    return section(
+        "Charges of one user without a service",
         "Milliseconds; median (smallest to largest).",
-        "",
-        "| users before | | wall | processor |",
-        "|---:|---|---:|---:|",
-        *(
-            f"| {r.users:,} | {r.clients} | {spread(r.wall)} | {spread(r.processor)} |"
-            for r in results
-        ),
-        "",
-    ]
+        ["users before", "", "wall", "processor"],
+        [[f"{r.users:,}", r.clients, spread(r.wall), spread(r.processor)] for r in results],
+    )

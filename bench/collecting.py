@@ -15,7 +15,15 @@ import redis
 from kafka import KafkaProducer
 from numpy.typing import NDArray
 
-from bench.servers import create_topics, end_offset, next_offset, resident_bytes, wait_until
+from bench.report import section
+from bench.servers import (
+    create_topics,
+    end_offset,
+    next_offset,
+    resident_bytes,
+    wait_until,
+    worker_of,
+)
 from streams.config import Config
 from streams.kafka.topics import NORMS
 from streams.local import LocalStack
@@ -63,7 +71,7 @@ def measure(stack: LocalStack, events: int, *, single: bool) -> Collected:
     users = np.arange(events)
     with Turnstile(config=config) as turnstile:
         began = time.perf_counter()
-        with _worker(config) as running:
+        with worker_of(config) as running:
             turnstile.create_dataset(_DATASET, measure="zcdp", budget=1.0, user_ids="integer")
             run = turnstile.run(_DATASET, _RUN, collect=CollectTerms(clip_norm=1.0))
             start = time.perf_counter() - began
@@ -72,16 +80,16 @@ def measure(stack: LocalStack, events: int, *, single: bool) -> Collected:
             _send(config, users)
         else:
             turnstile.send_norms(_DATASET, _RUN, 0, users, np.full(events, 0.5))
-        end = opened + (events if single else _records(config, opened))
+        end = opened + (events if single else end_offset(config, NORMS) - opened)
         before = int(client.info("memory")["used_memory"])
         began = time.perf_counter()
-        with _worker(config) as running:
+        with worker_of(config) as running:
             wait_until(lambda: next_offset(client, config) == end, _WITHIN, running.check)
             seconds = time.perf_counter() - began - start
             resident = _resident(running)
         stored = int(client.info("memory")["used_memory"]) - before
         began = time.perf_counter()
-        with _worker(config):
+        with worker_of(config):
             run.check_attempt()
             takeover = time.perf_counter() - began
             began = time.perf_counter()
@@ -101,30 +109,27 @@ def measure(stack: LocalStack, events: int, *, single: bool) -> Collected:
 
 def lines(results: list[Collected]) -> list[str]:
     """Return the table of the report."""
-    if not results:
-        return []
-    rows = [
-        f"| {r.events:,} | {'one' if r.single else 'many'} | {r.events / r.seconds:,.0f} | "
-        f"{r.stored:,.0f} B | {r.memory:,.0f} B | {r.takeover:.1f} s | {r.charge:.2f} s |"
-        for r in results
+    names = [
+        *("events of the step", "events per record", "events per second"),
+        *("Redis", "worker", "takeover", "charge"),
     ]
-    return [
-        "",
-        "## Norm events",
-        "",
-        "One partition, integer ids. Memory and Redis are per event, before the charge. A takeover",
+    return section(
+        "Norm events",
+        "One partition, integer ids. Memory and Redis are per event, before the charge. A takeover "
         "includes the start of the process.",
-        "",
-        "| events of the step | events per record | events per second | Redis | worker | takeover "
-        "| charge |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        *rows,
-    ]
-
-
-def _worker(config: Config) -> LocalStack:
-    return LocalStack(
-        workers=1, partitions=1, prefix=config.prefix, kafka=config.kafka, redis=config.redis
+        names,
+        [
+            [
+                f"{r.events:,}",
+                "one" if r.single else "many",
+                f"{r.events / r.seconds:,.0f}",
+                f"{r.stored:,.0f} B",
+                f"{r.memory:,.0f} B",
+                f"{r.takeover:.1f} s",
+                f"{r.charge:.2f} s",
+            ]
+            for r in results
+        ],
     )
 
 
@@ -141,7 +146,3 @@ def _send(config: Config, users: NDArray[np.int64]) -> None:
         producer.send(config.topic(NORMS), key=user.to_bytes(8, "big"), value=value)
     producer.flush()
     producer.close()
-
-
-def _records(config: Config, opened: int) -> int:
-    return end_offset(config, NORMS) - opened

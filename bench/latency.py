@@ -1,23 +1,18 @@
-"""Measures one small step: the SDK and a worker against a no-op baseline, in turns.
-
-The breakdown says where a step spends its time. The records in Kafka have timestamps: those of
-``norms`` are set when the client sends them, those of ``halts`` when the worker or the relay does.
-"""
+"""Measures one small step: the SDK and a worker against a no-op baseline, in turns."""
 
 from __future__ import annotations
 
-import os
-import statistics
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from bench.servers import start_module
+from bench.report import section
+from bench.servers import start_module, worker_of
 from streams.config import Config
 from streams.kafka.topics import HALTS, NORMS, ensure_topics
 from streams.local import LocalStack
@@ -33,32 +28,12 @@ _ECHO_BYTES = 300  # about as long as a charge of a few users and its decision
 
 
 @dataclass
-class Path:
-    """The steps of the service or of the baseline.
-
-    Attributes:
-        milliseconds: of each step.
-        there: mean milliseconds from the client's last record to the last decision that is sent.
-        cpu: CPU milliseconds per step, by process.
-    """
-
-    milliseconds: list[float] = field(default_factory=list)
-    there: float = 0.0
-    cpu: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    @property
-    def rest(self) -> float:
-        """Return the mean milliseconds in the client and on the way back to it."""
-        return statistics.mean(self.milliseconds) - self.there
-
-
-@dataclass
 class Latency:
-    """Measures both paths over a number of partitions."""
+    """Milliseconds of each charge and of each step of the baseline."""
 
     partitions: int
-    turnstile: Path = field(default_factory=Path)
-    echo: Path = field(default_factory=Path)
+    charges: list[float] = field(default_factory=list)
+    echoes: list[float] = field(default_factory=list)
 
 
 def percentile(milliseconds: list[float], percent: float) -> float:
@@ -129,6 +104,27 @@ class Echo:
                             self._complete.set()
 
 
+@contextmanager
+def echoing(stack: LocalStack, name: str, partitions: int) -> Iterator[Echo]:
+    """Start a relay between topics of its own."""
+    config = Config(kafka=stack.kafka, prefix=f"{name}.", partitions=partitions)
+    ensure_topics(config)
+    relay = start_module(
+        stack,
+        "relay",
+        [
+            *("--kafka", stack.kafka, "--partitions", partitions),
+            *("--source", config.topic(NORMS), "--target", config.topic(HALTS)),
+        ],
+    )
+    echo = Echo(config)
+    try:
+        yield echo
+    finally:
+        echo.close()
+        relay.stop()
+
+
 def measure(stack: LocalStack, partitions: int, steps: int) -> Latency:
     """Measure at least this many steps of each, in alternating blocks."""
     config = Config(
@@ -137,54 +133,16 @@ def measure(stack: LocalStack, partitions: int, steps: int) -> Latency:
         prefix=f"latency{partitions}.",
         partitions=partitions,
     )
-    echo_config = Config(kafka=stack.kafka, prefix=f"echo{partitions}.", partitions=partitions)
     ensure_topics(config)
-    ensure_topics(echo_config)
-    relay = start_module(
-        stack,
-        "relay",
-        [
-            *("--kafka", stack.kafka, "--partitions", partitions),
-            *("--source", echo_config.topic(NORMS), "--target", echo_config.topic(HALTS)),
-        ],
-    )
-    echo = Echo(echo_config)
-    try:
-        with (
-            LocalStack(
-                workers=1,
-                partitions=partitions,
-                prefix=config.prefix,
-                kafka=stack.kafka,
-                redis=stack.redis,
-            ) as service,
-            Turnstile(config=config) as turnstile,
-        ):
-            servers = {"broker": stack.broker.pid, "Redis": stack.redis_server.pid}
-            latency = _in_turns(
-                turnstile,
-                echo,
-                Latency(partitions),
-                steps,
-                servers | {"worker": service.workers[0].pid or 0},
-                servers | {"relay": relay.pid},
-            )
-            latency.turnstile.there = _there(config, steps)
-            latency.echo.there = _there(echo_config, steps)
-            return latency
-    finally:
-        echo.close()
-        relay.stop()
+    with (
+        echoing(stack, f"echo{partitions}", partitions) as echo,
+        worker_of(config),
+        Turnstile(config=config) as turnstile,
+    ):
+        return _in_turns(turnstile, echo, Latency(partitions), steps)
 
 
-def _in_turns(
-    turnstile: Turnstile,
-    echo: Echo,
-    latency: Latency,
-    steps: int,
-    service: Mapping[str, int],
-    baseline: Mapping[str, int],
-) -> Latency:
+def _in_turns(turnstile: Turnstile, echo: Echo, latency: Latency, steps: int) -> Latency:
     random = np.random.default_rng(latency.partitions)
     turnstile.create_dataset("population", epsilon=1.0, delta=1e-6)
     run = turnstile.run("population", "training")
@@ -197,56 +155,30 @@ def _in_turns(
     for _ in range(_WARM_UP):
         charge()
         echo.step()
-    while len(latency.echo.milliseconds) < steps:
-        _measure_block(latency.turnstile, charge, service, steps)
-        _measure_block(latency.echo, echo.step, baseline, steps)
+    while len(latency.echoes) < steps:
+        latency.charges += [milliseconds(charge) for _ in range(_BLOCK)]
+        latency.echoes += [milliseconds(echo.step) for _ in range(_BLOCK)]
     return latency
 
 
-def _measure_block(
-    path: Path, step: Callable[[], None], processes: Mapping[str, int], steps: int
-) -> None:
-    before = {name: _cpu_seconds(pid) for name, pid in processes.items()}
-    client = time.process_time()
-    path.milliseconds += [milliseconds(step) for _ in range(_BLOCK)]
-    path.cpu["client"] += (time.process_time() - client) * 1000 / steps
-    for name, pid in processes.items():
-        path.cpu[name] += (_cpu_seconds(pid) - before[name]) * 1000 / steps
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used."""
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _there(config: Config, steps: int) -> float:
-    """Return the mean time from the last record of a step to its last decision, over all steps."""
-    sent, decided = (_last_times(config, topic, steps) for topic in (NORMS, HALTS))
-    return statistics.mean(b - a for a, b in zip(sent, decided, strict=True))
-
-
-def _last_times(config: Config, topic: str, steps: int) -> list[int]:
-    """Return when the last record of each of the last steps was sent, in milliseconds."""
-    places = [TopicPartition(config.topic(topic), number) for number in range(config.partitions)]
-    consumer = KafkaConsumer(bootstrap_servers=config.kafka)
-    times: dict[TopicPartition, list[int]] = {place: [] for place in places}
-    try:
-        consumer.assign(places)
-        ends = consumer.end_offsets(places)
-        for place in places:
-            consumer.seek(place, max(0, ends[place] - steps))
-        while any(consumer.position(place) < ends[place] for place in places):
-            for place, records in consumer.poll(timeout_ms=500).items():
-                times[place] += [record.timestamp for record in records]
-    finally:
-        consumer.close()
-    return [max(step) for step in zip(*times.values(), strict=True)]
-
-
 def milliseconds(work: Callable[[], None]) -> float:
-    """Return the table of the breakdown."""
+    """Return the time of some work by the clock."""
     began = time.perf_counter()
     work()
     return (time.perf_counter() - began) * 1000
+
+
+def lines(results: Sequence[Latency]) -> list[str]:
+    """Return milliseconds by percentile."""
+    return section(
+        "Latency of one step",
+        f"Milliseconds, {USERS_PER_STEP} users per step, {len(results[0].charges):,} steps each, "
+        "in alternating blocks. The no-op baseline takes the same two hops through the same "
+        "broker: kafka-python producer, plain aiokafka relay, kafka-python consumer.",
+        ["partitions", "", "p50", "p90", "p99"],
+        [
+            [result.partitions, name, *(f"{percentile(took, p):.2f}" for p in (50, 90, 99))]
+            for result in results
+            for name, took in (("charge", result.charges), ("no-op baseline", result.echoes))
+        ],
+    )

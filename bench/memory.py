@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from redis import Redis
 
+from bench.report import section
 from bench.servers import resident_bytes
 from streams.ledger.ledger import Channel, Ledger
 from streams.local.redis_server import RedisServer
@@ -131,22 +132,17 @@ def _woken(pages: Mapping[bytes, bytes], partition: int) -> Ledger:
 
 def lines(results: list[Memory]) -> list[str]:
     """Return the table of the report."""
-    rows = [
-        f"| {r.users:,} | {r.ids} | {r.worker:.0f} B | {r.redis:.0f} B | {r.pages:.0f} B |"
-        for r in results
-    ]
-    return [
-        "## Memory for each user of a roster",
-        "",
+    return section(
+        "Memory for each user of a roster",
         f"Per-user orders, {PARTITIONS} partitions, levels at random, {2 * _STEPS + 2} steps. The "
-        "worker has loaded the pages and charged a step; changes that are not compacted yet come "
-        "on top in Redis.",
-        "",
-        "| users | ids | worker | Redis | of it pages |",
-        "|---:|---|---:|---:|---:|",
-        *rows,
-        "",
-    ]
+        "worker has loaded the pages and charged a step; changes that are not merged yet come on "
+        "top in Redis.",
+        ["users", "ids", "worker", "Redis", "of it pages"],
+        [
+            [f"{r.users:,}", r.ids, *(f"{size:.0f} B" for size in (r.worker, r.redis, r.pages))]
+            for r in results
+        ],
+    )
 
 
 if __name__ == "__main__":

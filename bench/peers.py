@@ -1,8 +1,8 @@
-"""Speed of the reports against dp-accounting and Opacus, on the same histories in the same run.
+"""Speed of the reports against dp-accounting, on the same histories in the same run.
 
 ``python -m bench.peers`` prints a table. A peer that is not installed is named as such.
-Opacus is measured by its module of Renyi functions alone, which does not need PyTorch, and
-``--opacus-table`` prints the figures that ``tests/unit/accounting/test_peers.py`` holds.
+``--opacus-table`` prints the figures that ``tests/unit/accounting/test_peers.py`` holds, by
+Opacus's module of Renyi functions alone, which does not need PyTorch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.exact.argument_checks import IntArray
 from accounting.reports import METHODS, Method, NormGrid, ReportAccountant
+from bench.report import section
 
 DELTA = 1e-5
 _ROUNDS = 3
@@ -140,29 +141,6 @@ def dp_accounting_pld(workload: Workload, users: int) -> Row:
     return _each(name, workload, users, tables, epsilon)
 
 
-def opacus_renyi(workload: Workload, users: int) -> Row:
-    """Compute every level's divergences once; add those up for each user, and convert."""
-    name = _named("opacus", "RDP")
-    opacus = opacus_functions()
-    if opacus is None:
-        return Row(name)
-
-    def tables() -> Any:
-        rate = workload.mechanism.sampling_rate
-        return np.array(
-            [
-                opacus.compute_rdp(q=rate, noise_multiplier=ratio, steps=1, orders=OPACUS_ORDERS)
-                for ratio in _ratios(workload)
-            ]
-        )
-
-    def epsilon(rows: Any, counts: IntArray) -> float:
-        rdp = counts @ rows
-        return float(opacus.get_privacy_spent(orders=OPACUS_ORDERS, rdp=rdp, delta=DELTA)[0])
-
-    return _each(name, workload, users, tables, epsilon)
-
-
 def opacus_functions() -> Any:
     """Return Opacus's module of Renyi functions, without PyTorch; None if it is not installed."""
     package = importlib.util.find_spec("opacus")
@@ -192,29 +170,23 @@ def opacus_table() -> str:
 
 
 def lines(workload: Workload, peer_users: int) -> list[str]:
-    """Measure everything; a Markdown table."""
+    """Measure everything, and return a table for the report."""
     rows = [ours(workload, method) for method in METHODS]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rows.append(dp_accounting_renyi(workload, peer_users))
-        rows.append(opacus_renyi(workload, peer_users))
         rows.append(dp_accounting_pld(workload, peer_users))
-    head = ["method", "tables", "a user", "users", "epsilon of the first user"]
     mechanism = workload.mechanism
-    return [
-        "## Reports, against peers",
-        "",
+    flat = (f"{n}: {_duration(s)}" for n, s in flatness(workload, (10, 1000, 1_000_000)))
+    return section(
+        "Reports, against peers",
         f"{workload.users} users, {workload.steps} steps each over {workload.levels} levels, "
         f"noise {mechanism.noise_stddev:g} clip norms, sampling rate {mechanism.sampling_rate:g}, "
-        f"delta {DELTA:g}; the best of {_ROUNDS} rounds for ours, one round for the peers.",
-        "",
-        *(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * 5, *(r.cells() for r in rows)]),
-        "",
-        "Saddle point, by the number of steps: "
-        + ", ".join(f"{n}: {_duration(s)}" for n, s in flatness(workload, (10, 1000, 1_000_000)))
-        + " a user.",
-        "",
-    ]
+        f"delta {DELTA:g}; the best of {_ROUNDS} rounds for ours, one round for the peers. Saddle "
+        f"point per user, by the number of steps: {', '.join(flat)}.",
+        ["method", "tables", "per user", "users", "epsilon of the first user"],
+        [row.cells() for row in rows],
+    )
 
 
 def _ratios(workload: Workload) -> list[float]:

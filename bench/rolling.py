@@ -19,7 +19,8 @@ from typing import Self
 
 import numpy as np
 
-from bench.servers import spread, wait_until
+from bench.report import spread
+from bench.servers import wait_until
 from streams import Turnstile
 from streams.config import Config
 from streams.local import LocalStack

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,10 +9,11 @@ import numpy as np
 from kafka import KafkaConsumer, TopicPartition
 from redis import Redis
 
-from bench.latency import Echo, milliseconds, percentile
-from bench.servers import start_module
+from bench.latency import Echo, echoing, milliseconds, percentile
+from bench.report import section
+from bench.servers import worker_of
 from streams.config import Config
-from streams.kafka.topics import HALTS, NORMS, ensure_topics
+from streams.kafka.topics import NORMS, ensure_topics
 from streams.local import LocalStack
 from streams.sdk.client import Turnstile
 from streams.sdk.roster import Roster
@@ -32,27 +32,21 @@ class RosterCosts:
 
     Attributes:
         users: of the roster.
-        enrolled: seconds to enrol them.
         quiet: milliseconds of each step with nothing new.
         observed: of each step that brings the levels of a sample, sampling included.
         dense: of each step that brings all levels.
         echo: of each no-op baseline, in turns with the quiet steps.
-        elapsed: seconds from the first to the last of all quiet steps, without the echoes.
         log_bytes: of a quiet step, in all partitions of the log.
         sent_bytes: to Redis in a quiet step, by all partitions.
-        kept_bytes: of memory in Redis, for each user.
     """
 
     users: int
-    enrolled: float = 0.0
     quiet: list[float] = field(default_factory=list)
     observed: list[float] = field(default_factory=list)
     dense: list[float] = field(default_factory=list)
     echo: list[float] = field(default_factory=list)
-    elapsed: float = 0.0
     log_bytes: float = 0.0
     sent_bytes: float = 0.0
-    kept_bytes: float = 0.0
 
 
 def measure(stack: LocalStack, users: int, steps: int) -> RosterCosts:
@@ -64,44 +58,21 @@ def measure(stack: LocalStack, users: int, steps: int) -> RosterCosts:
         partitions=PARTITIONS,
         timeout=600.0,
     )
-    echo_config = Config(kafka=stack.kafka, prefix=f"aside{users}.", partitions=PARTITIONS)
     ensure_topics(config)
-    ensure_topics(echo_config)
-    relay = start_module(
-        stack,
-        "relay",
-        [
-            *("--kafka", stack.kafka, "--partitions", PARTITIONS),
-            *("--source", echo_config.topic(NORMS), "--target", echo_config.topic(HALTS)),
-        ],
-    )
-    echo = Echo(echo_config)
-    try:
-        with (
-            LocalStack(
-                workers=1,
-                partitions=PARTITIONS,
-                prefix=config.prefix,
-                kafka=stack.kafka,
-                redis=stack.redis,
-            ),
-            Turnstile(config=config) as turnstile,
-        ):
-            return _measure(turnstile, config, echo, RosterCosts(users), steps)
-    finally:
-        echo.close()
-        relay.stop()
+    with (
+        echoing(stack, f"aside{users}", PARTITIONS) as echo,
+        worker_of(config),
+        Turnstile(config=config) as turnstile,
+    ):
+        return _measure(turnstile, config, echo, RosterCosts(users), steps)
 
 
 def _measure(
     turnstile: Turnstile, config: Config, echo: Echo, costs: RosterCosts, steps: int
 ) -> RosterCosts:
-    before = _memory(config)
     turnstile.create_dataset("population", measure="renyi", epsilon=8.0, delta=1e-6)
     run = turnstile.run("population", "training")
-    began = time.perf_counter()
     roster = run.enrol(np.arange(costs.users), clip_norm=1.0)
-    costs.enrolled = time.perf_counter() - began
     random = np.random.default_rng(costs.users)
     roster.charge(noise_stddev=NOISE, sampling_rate=RATE, norms=random.random(costs.users))
     for _ in range(_WARM_UP):
@@ -115,14 +86,12 @@ def _measure(
         sent += _sent(config)
         costs.echo += [milliseconds(echo.step) for _ in range(_BLOCK)]
         charged += _BLOCK
-    costs.elapsed = sum(costs.quiet) / 1e3
     costs.log_bytes = (_log_bytes(config) - begun) / charged
     costs.sent_bytes = sent / charged
     costs.observed = [
         milliseconds(_observed(roster, random)) for _ in range(min(steps // 4, _OBSERVED))
     ]
     costs.dense = [milliseconds(_dense(roster, random)) for _ in range(_DENSE)]
-    costs.kept_bytes = (_memory(config) - before) / costs.users
     return costs
 
 
@@ -160,35 +129,38 @@ def _log_bytes(config: Config) -> int:
         consumer.close()
 
 
-def _memory(config: Config) -> int:
-    return int(Redis.from_url(config.redis).info("memory")["used_memory"])
-
-
 def _sent(config: Config) -> int:
     """Bytes of all commands that Redis was given so far."""
     return int(Redis.from_url(config.redis).info("stats")["total_net_input_bytes"])
 
 
 def lines(results: list[RosterCosts]) -> list[str]:
-    """A table for the report."""
-    if not results:
-        return []
-    rows = [
-        "| users over 4 partitions | quiet step, p50 / p99 | echo, p50 / p99 | "
-        "with a sample's levels, p50 | with all levels, p50 | enrolled | quiet steps in all | "
-        "log, a quiet step | to Redis, a quiet step | Redis, a user |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    """Return a table for the report."""
+    rows = []
     for r in results:
         quiet, echo = (
             " / ".join(f"{percentile(times, p):.1f}" for p in (50, 99))
             for times in (r.quiet, r.echo)
         )
-        observed, dense = percentile(r.observed, 50), percentile(r.dense, 50)
+        dense = percentile(r.dense, 50)
         rows.append(
-            f"| {r.users:,} | {quiet} ms | {echo} ms | {observed:.1f} ms | {dense:.0f} ms "
-            f"({r.users / dense / 1e3:.1f} M users/s) | {r.enrolled:.1f} s | {len(r.quiet):,} in "
-            f"{r.elapsed:.0f} s | {r.log_bytes:.0f} B | {r.sent_bytes:.0f} B | "
-            f"{r.kept_bytes:.0f} B |"
+            [
+                f"{r.users:,}",
+                f"{quiet} ms",
+                f"{echo} ms",
+                f"{percentile(r.observed, 50):.1f} ms",
+                f"{dense:.0f} ms ({r.users / dense / 1e3:.1f} M users/s)",
+                f"{r.log_bytes:.0f} B",
+                f"{r.sent_bytes:.0f} B",
+            ]
         )
-    return ["## Steps of a roster", "", *rows, ""]
+    names = [
+        f"users over {PARTITIONS} partitions",
+        "no level changes, p50 / p99",
+        "no-op baseline, p50 / p99",
+        "levels of a sample change, p50",
+        "all levels change, p50",
+        "log, per step without changes",
+        "to Redis, per step without changes",
+    ]
+    return section("Steps of a roster", "Each step is charged over the service.", names, rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from streams.local import Child, LocalStack
 from streams.records.json_outputs import to_msgpack
 
 _POLL = 0.02
+_WITHIN = 600.0
 
 
 def create_topics(config: Config) -> None:
@@ -79,6 +79,24 @@ def unpublished(client: redis.Redis, config: Config, partition: int = 0) -> int:
     return int(str(client.hlen(f"{config.prefix}{{norms-{partition}}}:outbox")))
 
 
+def worker_of(config: Config, **settings: str) -> LocalStack:
+    """Return one worker for the topics of a prefix, on servers that run already."""
+    return LocalStack(
+        workers=1,
+        partitions=config.partitions,
+        prefix=config.prefix,
+        kafka=config.kafka,
+        redis=config.redis,
+        worker_environment=settings,
+    )
+
+
+def work_off(running: LocalStack, client: redis.Redis, config: Config, end: int) -> None:
+    """Wait until a worker has decided and published all records up to an offset."""
+    wait_until(lambda: next_offset(client, config) == end, _WITHIN, running.check)
+    wait_until(lambda: not unpublished(client, config), _WITHIN, running.check)
+
+
 def wait_until(condition: Callable[[], bool], within: float, check: Callable[[], None]) -> None:
     """Wait for other processes; ``check`` raises when one of them has failed."""
     deadline = time.monotonic() + within
@@ -107,9 +125,3 @@ def resident_bytes(pid: int) -> int:
         ["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True
     )
     return int(shown.stdout) * 1024
-
-
-def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Median (smallest to largest)."""
-    middle = statistics.median(values)
-    return f"{middle:.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"

@@ -10,27 +10,31 @@ import msgspec
 import redis
 
 from bench.baseline import raw_keys
+from bench.report import section, spread
 from bench.servers import (
     check_running,
     create_topics,
     end_offset,
-    next_offset,
     read_halts,
     start_module,
-    unpublished,
     wait_until,
+    work_off,
+    worker_of,
 )
-from bench.workload import Applied, DenseSteps, Workload, produce
+from bench.workload import (
+    BUDGET_STEPS,
+    ODOMETER_STEPS,
+    USERS_PER_STEP,
+    Applied,
+    Workload,
+    produce,
+)
 from streams.config import Config
 from streams.kafka.topics import HALTS, NORMS
 from streams.local import LocalStack
 from streams.records import decode_answer
 
 _WITHIN = 300.0
-_DENSE_USERS = 2**25
-"""User-charges in a round of dense steps, if there are records for them."""
-_DENSE_RECORDS = 16
-"""The minimum number of records in a round."""
 
 
 @dataclass
@@ -52,15 +56,12 @@ class Throughput:
 class Contest:
     """One population, with its log, worker and no-op baseline."""
 
-    def __init__(
-        self, stack: LocalStack, users: int, records: int, kind: type[Workload] = Workload
-    ) -> None:
+    def __init__(self, stack: LocalStack, users: int, records: int) -> None:
         self._stack = stack
-        self._workload = kind(users, seed=users)
+        self._workload = Workload(users, seed=users)
         place = {"kafka": stack.kafka, "redis": stack.redis, "partitions": 1}
-        name = f"{kind.__name__.lower()}{users}"
-        self._config = Config(prefix=f"{name}-worker.", **place)
-        self._baseline_config = Config(prefix=f"{name}-baseline.", **place)
+        self._config = Config(prefix=f"{users}-worker.", **place)
+        self._baseline_config = Config(prefix=f"{users}-baseline.", **place)
         self._redis = redis.Redis.from_url(stack.redis, decode_responses=True)
         self.result = Throughput(users, records)
         create_topics(self._config)
@@ -91,19 +92,8 @@ class Contest:
     def _work_off(self, applied: list[Applied]) -> float:
         halts = end_offset(self._config, HALTS)
         config = self._config
-        with LocalStack(
-            workers=1,
-            partitions=1,
-            prefix=config.prefix,
-            kafka=config.kafka,
-            redis=config.redis,
-        ) as stack:
-            wait_until(
-                lambda: next_offset(self._redis, config) == self._workload.next,
-                _WITHIN,
-                stack.check,
-            )
-            wait_until(lambda: not unpublished(self._redis, config), _WITHIN, stack.check)
+        with worker_of(config) as running:
+            work_off(running, self._redis, config, self._workload.next)
         decisions = read_halts(config, halts, len(applied))
         return rate_of(decisions, applied, self._workload.users_per_step)
 
@@ -135,21 +125,7 @@ def measure(
     stack: LocalStack, populations: Sequence[int], records: int, rounds: int
 ) -> list[Throughput]:
     """Measure all populations in turns, after an uncounted round."""
-    return _in_turns([Contest(stack, users, records) for users in populations], rounds)
-
-
-def measure_dense(
-    stack: LocalStack, populations: Sequence[int], records: int, rounds: int
-) -> list[Throughput]:
-    """Measure rosters whose steps change every level."""
-    counts = {
-        users: min(records, max(_DENSE_RECORDS, _DENSE_USERS // users)) for users in populations
-    }
-    contests = [Contest(stack, users, count, DenseSteps) for users, count in counts.items()]
-    return _in_turns(contests, rounds)
-
-
-def _in_turns(contests: Sequence[Contest], rounds: int) -> list[Throughput]:
+    contests = [Contest(stack, users, records) for users in populations]
     for contest in contests:
         contest.prepare()
         contest.round(counts=False)
@@ -172,3 +148,27 @@ def rate_of(
     began, ended = decisions[0][0], decisions[-1][0]
     later = sum(stamp > began for stamp, _ in decisions)
     return later * users_per_step / max(ended - began, 1) * 1000
+
+
+def lines(results: Sequence[Throughput]) -> list[str]:
+    """Return million users per second: median (smallest to largest)."""
+    first = results[0]
+    return section(
+        "Throughput: one worker, one partition",
+        f"Million users per second, {USERS_PER_STEP:,} users per record, median of "
+        f"{len(first.worker)} rounds of {first.records:,} records (smallest to largest), from the "
+        "first to the last decision as the broker stamped them. The no-op baseline reads the same "
+        "records, appends the same bytes to Redis and publishes the same decisions and odometer "
+        f"records, without accounting. Budgets last for {BUDGET_STEPS:,} steps of the largest "
+        f"norm and begin partly spent; odometer steps are 1/{ODOMETER_STEPS} of the budget.",
+        ["users of the partition", "worker", "no-op baseline", "ratio", "odometer records"],
+        [
+            [
+                f"{result.users:,}",
+                *(spread([r / 1e6 for r in rates]) for rates in (result.worker, result.baseline)),
+                f"{result.ratio:.2f}",
+                f"{result.odometers:,}",
+            ]
+            for result in results
+        ],
+    )

@@ -9,14 +9,12 @@ import numpy as np
 from kafka import KafkaProducer
 from numpy.typing import NDArray
 
-from accounting import MEASURES, Gaussian, PoissonGaussian
+from accounting import MEASURES, Gaussian
 from streams.ledger.ledger import Channel, Ledger, Output
 from streams.records import (
     MAX_REQUEST_BYTES,
     Charge,
-    ChargeRoster,
     CreateDataset,
-    Enrol,
     OpenRun,
     Policy,
     Request,
@@ -24,8 +22,6 @@ from streams.records import (
 )
 from streams.records.packing import pack_norms
 from streams.records.users import UserIds
-from streams.sdk.arguments import price
-from streams.sdk.dataset_requests import policy_from
 
 USERS_PER_STEP = 4096
 BUDGET_STEPS = 1000
@@ -34,8 +30,6 @@ ODOMETER_STEPS = 8
 CLIP_NORM = 1.0
 NOISE_STDDEV = 10.0
 _DATASET, _RUN = "population", "training"
-_LEVELS = 100
-_ENROLLED_AT_ONCE = 2**16
 
 
 class Applied(msgspec.Struct, frozen=True, array_like=True):
@@ -100,7 +94,7 @@ class Workload:
         """The next steps: random distinct users with random norms."""
         return [self._apply(self._random_step()) for _ in range(count)]
 
-    def _random_step(self) -> Request:
+    def _random_step(self) -> Charge:
         size = self.users_per_step
         chosen = self._random.choice(len(self._ids), size, replace=False, shuffle=False)
         return self._charge(self._ids[chosen], self._random.uniform(0, CLIP_NORM, size), CLIP_NORM)
@@ -128,61 +122,6 @@ class Workload:
         if any(output.channel is Channel.REJECTS for output in outputs):
             raise AssertionError(f"the workload is wrong: {outputs}")
         return Applied(value, encode(self._ledger.state.take_delta()), outputs)
-
-
-class DenseSteps(Workload):
-    """Return steps of a roster that change every level, one byte per level."""
-
-    def __init__(self, users: int, seed: int) -> None:
-        super().__init__(users, seed)
-        self.users_per_step = users
-        self._policy = policy_from(
-            _DATASET,
-            partitions=1,
-            measure="renyi",
-            epsilon=8.0,
-            delta=1e-6,
-        )
-        self._priced = price(PoissonGaussian(1.1, 1e-3), [self._policy], CLIP_NORM, _LEVELS)
-
-    def enrolment(self, of_budget: float = 0.0) -> list[Applied]:
-        """Create the dataset, open the run and enrol every user; nothing is spent."""
-        records: list[Request] = [
-            CreateDataset(request="create", policy=self._policy),
-            OpenRun(dataset=_DATASET, run=_RUN, attempt=1, request="open"),
-        ]
-        for start in range(0, len(self._ids), _ENROLLED_AT_ONCE):
-            records.append(
-                Enrol(
-                    dataset=_DATASET,
-                    run=_RUN,
-                    attempt=1,
-                    request=f"enrol-{start}",
-                    first=start,
-                    users=UserIds(self._ids[start : start + _ENROLLED_AT_ONCE]).pack(),
-                    clip_norm=CLIP_NORM,
-                    levels=_LEVELS,
-                )
-            )
-        return [self._apply(record) for record in records]
-
-    def _random_step(self) -> Request:
-        levels = self._random.integers(0, _LEVELS + 1, len(self._ids), dtype=np.uint8)
-        charge = ChargeRoster(
-            dataset=_DATASET,
-            run=_RUN,
-            attempt=1,
-            step=self._step,
-            members=len(self._ids),
-            mechanism=self._priced.name,
-            scale=self._priced.scale,
-            sampling_rate=self._priced.sampling_rate,
-            cost_table_digest=self._priced.digest,
-            units=b"" if self._step else self._priced.units,
-            levels=levels.tobytes(),
-        )
-        self._step += 1
-        return charge
 
 
 def produce(kafka: str, topic: str, records: Sequence[Applied]) -> None:
