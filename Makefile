@@ -151,7 +151,7 @@ fuzz: $(VENV)/installed           ## hostile records at the edge; ARGS=1000000 f
 gains: $(VENV)/installed          ## individual accounting beside the strongest baselines; ARGS="--data DIR"
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.papers.gains $(ARGS)
 
-papers: $(VENV)/installed         ## results of the papers, computed again; table and plots in out/papers
+papers: $(VENV)/installed         ## results of the papers, computed again; a table in out/papers
 	$(BIN)/python -m bench.papers $(ARGS)
 
 theorems:                         ## the new theorems with their proofs, as out/theorems.pdf; needs tectonic or pdflatex

@@ -1,4 +1,4 @@
-"""Compute results of the papers again: a table in Markdown, and plots."""
+"""Compute results of the papers again: a table in Markdown."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ def main() -> None:
     """Run everything; minutes with MNIST, less with the digits."""
     parser = argparse.ArgumentParser(prog="python -m bench.papers", description=__doc__)
     parser.add_argument("--data", type=Path, help="folder with mnist-t10k; default: digits")
-    parser.add_argument("--out", type=Path, default=Path("out/papers"), help="of table and plots")
+    parser.add_argument("--out", type=Path, default=Path("out/papers"), help="of the table")
     options = parser.parse_args()
     images = load_mnist(options.data / "mnist-t10k") if options.data else load_digits()
     training = train(images)
     rows = [
-        *feldman.filters(options.out),
+        *feldman.filters(),
         *feldman.full_batch_epsilons(),
         *feldman.training(images),
-        *koskela.gdp_against_renyi(options.out),
-        *koskela.more_steps(options.out),
-        *koskela.individual_epsilons(training, options.out),
-        *koskela.filtered_classes(images, options.out),
-        *yu.rounding(training, options.out),
-        *yu.groups(training, images, options.out),
-        *yu.attacks(training, images, options.out),
-        *yu.release(training, options.out),
+        *koskela.gdp_against_renyi(),
+        *koskela.filtered_classes(images),
+        *yu.rounding(training),
+        *yu.groups(training, images),
+        *yu.attacks(training, images),
+        *yu.release(training),
         *yu.clipping(images),
-        *asoodeh.curves(options.out),
-        *asoodeh.error_and_time(),
+        *asoodeh.published_epsilons(),
+        *asoodeh.errors(),
     ]
     table = markdown(rows)
     print(table)
+    options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "table.md").write_text(table + "\n")
 
 

@@ -3,8 +3,6 @@ the tables of section 5.1, gradient descent with and without their filter, with 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from accounting import (
@@ -17,11 +15,10 @@ from accounting import (
 )
 from accounting.research import RogersFilter
 from bench.papers.images import Images
-from bench.papers.rows import BLUE, ORANGE, Row, figure, save
+from bench.papers.rows import Row
 from bench.papers.sampled import Plan, mean_and_error, noise_of, train, worst_case_steps
 
 _EPSILON, _DELTA = 1.0, 1e-6
-_STEP_EPSILONS = np.geomspace(0.003, 0.3, 25)
 _LISTED = (0.01, 0.05, 0.1)
 
 _APPENDIX_A = ((0.3, 170.0, 112), (0.5, 130.0, 180), (1.0, 100.0, 420))
@@ -39,17 +36,8 @@ _PUBLISHED = {  # in the regimes' order: gradient descent, with filtering
 }
 
 
-def filters(out: Path) -> list[Row]:
+def filters() -> list[Row]:
     """How many eps-DP steps each filter admits before (1, 1e-6) is spent."""
-    ours, theirs = (
-        np.array([admitted_steps(rule, eps) for eps in _STEP_EPSILONS]) for rule in ("FZ", "Rogers")
-    )
-    drawing = figure()
-    axes = drawing.subplots()
-    axes.plot(_STEP_EPSILONS, ours, color=BLUE, label="Feldman and Zrnic, Thm 4.9")
-    axes.plot(_STEP_EPSILONS, theirs, color=ORANGE, label="Rogers et al.")
-    axes.set(xscale="log", yscale="log", xlabel="ε of a step", ylabel="steps admitted")
-    save(drawing, out / "feldman-zrnic-thm49.png")
     return [
         Row(
             "FZ Thm 4.9",

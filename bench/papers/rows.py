@@ -1,13 +1,11 @@
-"""One line of the table, and the look of the plots."""
+"""One line of the table, and the colours of plots."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 BLUE, ORANGE, GREEN, GREY = "#1f6f8b", "#d9772b", "#4d8b31", "#8a9099"
@@ -36,18 +34,3 @@ def with_error(values: ArrayLike, digits: int = 2) -> str:
     found = np.asarray(values, np.float64)
     error = np.std(found, ddof=1) / len(found) ** 0.5
     return f"{np.mean(found):.{digits}f} ± {error:.{digits}f}"
-
-
-def figure(columns: int = 1) -> Figure:
-    """An empty figure with room for so many plots side by side."""
-    return Figure(figsize=(5.2 * columns, 3.6), layout="constrained")
-
-
-def save(drawing: Figure, path: Path) -> None:
-    """Write a PNG file."""
-    for axes in drawing.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    drawing.savefig(path, dpi=120)

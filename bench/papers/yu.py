@@ -21,7 +21,7 @@ from accounting.reports.renyi_report import DEFAULT_ORDERS
 from bench.papers.images import CLASSES, Images
 from bench.papers.norms import LEARNING_RATE, NOISE_MULTIPLIER, Training, class_means
 from bench.papers.norms import train as train_network
-from bench.papers.rows import BLUE, ORANGE, Row, figure, save, with_error
+from bench.papers.rows import Row, with_error
 from bench.papers.sampled import Plan, mean_and_error, noise_of, train
 
 _STATISTICS = Path(__file__).parents[2] / "examples" / "private_statistics.py"
@@ -39,19 +39,10 @@ _RATE_WITHOUT_NOISE = 5.0
 """The learning rate that fits nearly all training images in as many steps as the private one."""
 
 
-def groups(training: Training, images: Images, out: Path) -> list[Row]:
+def groups(training: Training, images: Images) -> list[Row]:
     """Figs. 5 and 6: epsilon beside a user's final loss, and beside the accuracy of a class."""
     epsilons, logs = _epsilons(training), np.log(np.maximum(training.losses, 1e-12))
     by_class = class_means(epsilons, images.train_labels)
-    drawing = figure(columns=2)
-    losses, classes = drawing.subplots(1, 2)
-    losses.scatter(training.losses, epsilons, color=BLUE, s=3)
-    losses.set(xlabel="final loss", ylabel="ε", xscale="log")
-    classes.scatter(by_class, training.class_accuracy, color=BLUE)
-    for one in range(CLASSES):
-        classes.annotate(f" {one}", (by_class[one], training.class_accuracy[one]))
-    classes.set(xlabel="average ε of the class", ylabel="test accuracy of the class")
-    save(drawing, out / "yu-fig5-6.png")
     worst, best = training.class_accuracy.argmin(), training.class_accuracy.argmax()
     of_losses, of_classes = (
         float(np.corrcoef(*pair)[0, 1])
@@ -80,7 +71,7 @@ def groups(training: Training, images: Images, out: Path) -> list[Row]:
     ]
 
 
-def attacks(training: Training, images: Images, out: Path) -> list[Row]:
+def attacks(training: Training, images: Images) -> list[Row]:
     """Appendix D: how often a threshold on the loss tells a class's members from other images."""
     by_class = class_means(_epsilons(training), images.train_labels)
     least, most = int(by_class.argmin()), int(by_class.argmax())
@@ -88,19 +79,10 @@ def attacks(training: Training, images: Images, out: Path) -> list[Row]:
         np.array([_attack(images, seed, noise, rate) for seed in range(_ATTACKED_TRAININGS)])
         for noise, rate in ((NOISE_MULTIPLIER, LEARNING_RATE), (0.0, _RATE_WITHOUT_NOISE))
     )
-    drawing = figure()
-    axes = drawing.subplots()
-    for rates, color, name in ((private, BLUE, "with noise"), (exposed, ORANGE, "without noise")):
-        axes.scatter(by_class, rates.mean(axis=0), color=color, label=name)
-    axes.set(xlabel="average ε of the class", ylabel="success of the attack in %")
-    save(drawing, out / "yu-fig11.png")
-    correlations = [float(np.corrcoef(by_class, rates)[0, 1]) for rates in exposed]
     cells = (
         ("success with noise, average of the classes", "about 50 %", private.mean(axis=1)),
-        ("the same without noise", "a plot", exposed.mean(axis=1)),
         (f"without noise, class of the largest ε ({most})", "79.7 % (CIFAR-10)", exposed[:, most]),
         (f"without noise, class of the least ε ({least})", "61.4 % (CIFAR-10)", exposed[:, least]),
-        ("Pearson's r of a class's average ε and success without noise", "positive", correlations),
     )
     source = f"Y App. D ({images.name}, classes)"
     return [Row(source, what, told, with_error(values)) for what, told, values in cells]
@@ -149,39 +131,21 @@ def threshold_success(
     return float(np.mean(right))
 
 
-def rounding(training: Training, out: Path) -> list[Row]:
+def rounding(training: Training) -> list[Row]:
     """Table 1: divergences computed with and without rounding norms to a hundredth of C."""
     grid = NormGrid(float(training.norms.max()))
     began = perf_counter()
     counts = grid.counts(training.norms)
-    rounded = ReportAccountant(training.mechanism, grid).epsilon(counts, _DELTA, method="renyi")
+    ReportAccountant(training.mechanism, grid).epsilon(counts, _DELTA, method="renyi")
     with_rounding = perf_counter() - began
 
     few = training.norms[:_UNROUNDED_USERS]
     began = perf_counter()
-    exact = np.array(
-        [
-            renyi_to_epsilon(
-                DEFAULT_ORDERS,
-                renyi_cost(training.mechanism, norms, DEFAULT_ORDERS).sum(axis=0),
-                _DELTA,
-            )
-            for norms in few
-        ]
-    )
+    for norms in few:
+        cost = renyi_cost(training.mechanism, norms, DEFAULT_ORDERS).sum(axis=0)
+        renyi_to_epsilon(DEFAULT_ORDERS, cost, _DELTA)
     one_by_one = (perf_counter() - began) / len(few)
     users, steps = training.norms.shape
-    excess = np.asarray(rounded)[:_UNROUNDED_USERS] / exact - 1.0
-    nearest = grid.norms[
-        np.clip(np.rint(few / grid.norms[0]).astype(int), 1, grid.levels).ravel() - 1
-    ].reshape(few.shape)
-    below = int((nearest < few).sum())
-    drawing = figure()
-    axes = drawing.subplots()
-    axes.scatter(exact, np.asarray(rounded)[:_UNROUNDED_USERS], color=BLUE, s=14)
-    axes.plot([0, exact.max()], [0, exact.max()], color=ORANGE, linewidth=1)
-    axes.set(xlabel="ε without rounding", ylabel="ε with norms rounded up")
-    save(drawing, out / "yu-table1.png")
     source = f"Y Table 1 ({training.data}, {users:,} users, {steps:,} steps)"
     distinct = len(np.unique(training.norms))
     return [
@@ -194,22 +158,10 @@ def rounding(training: Training, out: Path) -> list[Row]:
             "2.6e4",
             f"{one_by_one * users:,.0f}",
         ),
-        Row(
-            source,
-            "ε with rounding up, above the unrounded: least, most",
-            "not given",
-            f"{excess.min():.2%}, {excess.max():.2%}",
-        ),
-        Row(
-            source,
-            "norms that rounding to the nearest level would under-report",
-            "not given",
-            f"{below / few.size:.0%}",
-        ),
     ]
 
 
-def release(training: Training, out: Path) -> list[Row]:
+def release(training: Training) -> list[Row]:
     """Table 2: mean and quantiles of epsilon under (0.1, 1e-5)-DP, half of rho for each."""
     grid = NormGrid(float(training.norms.max()))
     accountant = ReportAccountant(training.mechanism, grid)
@@ -224,24 +176,15 @@ def release(training: Training, out: Path) -> list[Row]:
     half = zcdp_budget(_RELEASE_EPSILON, _DELTA) / 2.0
     noise, statistics = ExactNoise(random), runpy.run_path(str(_STATISTICS))
     rows = []
-    drawing = figure(columns=2)
-    for axes, (name, population) in zip(drawing.subplots(1, 2), populations.items(), strict=True):
+    for name, population in populations.items():
         mean = statistics["release_mean"](population, upper, half, noise)
         quantiles = statistics["release_quantiles"](population, _FRACTIONS, upper, half, noise)
         released = np.array([mean.estimate, *quantiles])
         true = np.array([population.mean(), *np.quantile(population, _FRACTIONS)])
         errors = np.abs(released / true - 1.0)
-        axes.plot(true, color=BLUE, marker="o", linestyle="", label="not private")
-        axes.plot(released, color=ORANGE, marker="x", linestyle="", label="released")
-        axes.set_xticks(range(6), ["mean", *(f"{fraction:g}" for fraction in _FRACTIONS)])
-        axes.set(title=name, ylabel="ε")
+        what = f"average error, released at ε = {_RELEASE_EPSILON:g}, δ = 1e-5"
         source = f"Y Table 2 ({training.data}, {name})"
-        rows += [
-            Row(source, "mean and quantiles, not private", "n = 60,000", _joined(true)),
-            Row(source, f"released at ε = {_RELEASE_EPSILON:g}, δ = 1e-5", "", _joined(released)),
-            Row(source, "average error", "1.13 %", f"{errors.mean():.2%}"),
-        ]
-    save(drawing, out / "yu-table2.png")
+        rows.append(Row(source, what, "1.13 %", f"{errors.mean():.2%}"))
     return rows
 
 
@@ -289,7 +232,3 @@ def _epsilons(training: Training) -> np.ndarray:
 
 def _every_step_at_the_clip_norm(training: Training, grid: NormGrid) -> np.ndarray:
     return np.array([0] * (grid.levels - 1) + [training.steps])
-
-
-def _joined(numbers: np.ndarray) -> str:
-    return " / ".join(f"{number:.3f}" for number in numbers)
