@@ -7,14 +7,12 @@
     python -m bench.scale --service --partitions 16 --enrolled 10000000
 
 Without `--service` there is no broker and no Redis. The figures are CPU seconds of a worker's
-computation, so that other work on the machine does not count. Users are spread over the partitions
-by the partitioner that every client uses.
+computation, so that other work on the machine does not count.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
@@ -32,7 +30,6 @@ from streams.ledger.ledger import Ledger, ledger_of
 from streams.local import LocalStack
 from streams.operations.status import read_owners
 from streams.records import Charge, CreateDataset, OpenRun, Policy, encode
-from streams.records.users import partitions_of
 
 _A_RECORD = 4096
 _UNIT = 2**44
@@ -40,7 +37,6 @@ _TOPIC = bytes(range(16))
 _FEW_USERS, _STEPS = 20, 30
 _ENROLLED_AT_ONCE = 65_536
 _ACQUIRED_WITHIN = 600.0  # seconds
-_PARTS = ("users", "runs", "datasets", "moving", "layout")
 
 
 def main() -> None:
@@ -49,8 +45,9 @@ def main() -> None:
     parser.add_argument("--users", type=int, nargs="+", default=[10**4, 10**5, 10**6])
     parser.add_argument("--runs", type=int, nargs="+", default=[1, 100, 1000])
     parser.add_argument("--datasets", type=int, nargs="+", default=[1, 10, 100])
-    parser.add_argument("--layout", type=int, default=10**7, help="users that are laid out")
-    parser.add_argument("--only", choices=_PARTS, help="of what is measured in this process")
+    parser.add_argument(
+        "--only", choices=("users", "runs", "datasets"), help="of what is measured in this process"
+    )
     parser.add_argument("--service", action="store_true")
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4, 16, 64, 256])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
@@ -62,16 +59,14 @@ def main() -> None:
         rows = (_service(*shape, options.enrolled) for shape in shapes)
         console.print(_table("A step of 20 users", _SERVICE, rows))
         return
-    tables = {
-        "users": lambda: _table("Users of a partition", _USERS, map(_users, options.users)),
-        "runs": lambda: _table("Runs of a partition", _RUNS, map(_runs, options.runs)),
-        "datasets": lambda: _table(
-            "Datasets of a partition", _DATASETS, map(_datasets, options.datasets)
-        ),
-        "layout": lambda: _table("Layout", _LAYOUT, _layout(options.layout)),
+    parts = {
+        "users": (_USERS, _users, options.users),
+        "runs": (_RUNS, _runs, options.runs),
+        "datasets": (_DATASETS, _datasets, options.datasets),
     }
-    for part in [options.only] if options.only else _PARTS:
-        console.print(tables[part]())
+    for part in [options.only] if options.only else parts:
+        names, measure, counts = parts[part]
+        console.print(_table(f"{part} of a partition", names, map(measure, counts)))
 
 
 _USERS = (
@@ -133,32 +128,6 @@ def _datasets(count: int) -> Sequence[object]:
     pages, load = _acquired(ledger)
     create, step, load = (seconds / count * 1e6 for seconds in (create, step, load))
     return f"{count:,}", f"{create:.0f}", f"{step:.0f}", f"{pages / count:.0f}", f"{load:.0f}"
-
-
-_LAYOUT = ("ids", "partitions", "mean", "largest/mean", "expected", "smallest/mean")
-
-
-def _layout(count: int) -> Iterator[Sequence[object]]:
-    """How evenly users come down; what is expected of the largest if they do so at random."""
-    ids = {
-        "1, 2, 3, ...": np.arange(count),
-        "1000, 2000, ...": np.arange(count) * 1000,
-        "user-1, user-2, ...": [f"user-{number}" for number in range(count // 10)],
-    }
-    for kind, users in ids.items():
-        hashes = partitions_of(users, 2**31)  # positive hashes: a partition is one modulo P
-        for partitions in (4, 64, 256, 1024, 4096):
-            sizes = np.bincount(hashes % partitions, minlength=partitions)
-            mean = len(users) / partitions
-            expected = 1 + math.sqrt(2 * math.log(partitions) / mean)
-            yield (
-                kind,
-                f"{partitions:,}",
-                f"{mean:,.0f}",
-                f"{sizes.max() / mean:.4f}",
-                f"{expected:.4f}",
-                f"{sizes.min() / mean:.4f}",
-            )
 
 
 _SERVICE = (
@@ -247,6 +216,7 @@ def _create(ledger: Ledger, name: str) -> None:
         budget=[1000 * _UNIT],
         odometer_step=[_UNIT],
         user_ids="integer",
+        assume_independent_timing=True,  # so that many runs charge it
     )
     _apply(ledger, encode(CreateDataset(request="t", policy=policy)))
 

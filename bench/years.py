@@ -85,5 +85,5 @@ def population(events: Year, query_file: QueryFile, days: int) -> Population:
     for day in range(days):
         chosen = order[ends[day] : ends[day + 1]]
         rows = values[chosen][:, np.newaxis]
-        parts[0, day] = Part(events.users[chosen], rows, [])
+        parts[0, day] = Part(events.users[chosen], rows, [], np.abs(np.hstack([rows, rows])))
     return Population(int(events.users.max()) + 1, parts)
