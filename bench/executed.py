@@ -3,8 +3,7 @@
     python -m bench.executed           a table of files
     python -m bench.executed --lines   with the numbers of the lines
 
-A charge of integer ids goes through a real broker and a real Redis, and then through a ledger in
-memory, in which no line of Kafka, Redis and a worker runs. Each line of ``accounting`` and
+A charge of integer ids goes through a real broker and a real Redis. Each line of ``accounting`` and
 ``streams`` that runs between the call of ``Run.charge`` and the end of the worker's publishing
 counts, whatever it is for. The figures are for people who judge how much code a charge needs; no
 test depends on them.
@@ -134,21 +133,6 @@ def _charge_often(turnstile: Turnstile) -> Callable[[], object]:
     return charge
 
 
-def measure_in_memory() -> Lines:
-    """Return the lines that one charge executes without a broker."""
-    tracer = Tracer()
-    with Turnstile.in_memory() as turnstile:
-        charge = _charge_often(turnstile)
-        tracer.install()
-        try:
-            tracer.recording = True
-            charge()
-        finally:
-            sys.settrace(None)
-            threading.settrace(None)
-    return tracer.lines
-
-
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(prog="python -m bench.executed")
@@ -169,8 +153,6 @@ def main() -> None:
     total = sum(len(sdk.get(name, set()) | worker.get(name, set())) for name in names)
     in_sdk, in_worker = (sum(map(len, part.values())) for part in (sdk, worker))
     print(f"{f'{len(names)} files':44} {in_sdk:6} {in_worker:6} {total:6}")
-    in_memory = measure_in_memory()
-    print(f"in memory: {len(in_memory)} files, {sum(map(len, in_memory.values()))} lines")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """Speed of the reports against dp-accounting, on the same histories in the same run.
 
 ``python -m bench.peers`` prints a table. A peer that is not installed is named as such.
-``--opacus-table`` prints the figures that ``tests/unit/accounting/test_peers.py`` holds, by
-Opacus's module of Renyi functions alone, which does not need PyTorch.
 """
 
 from __future__ import annotations
@@ -15,8 +13,6 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,13 +24,10 @@ from bench.report import section
 
 DELTA = 1e-5
 _ROUNDS = 3
-# dp-accounting's own choice for Poisson-sampled Gaussian steps, and Opacus's default.
+# dp-accounting's own choice for Poisson-sampled Gaussian steps.
 _DP_ACCOUNTING_ORDERS = (
     [1 + x / 10.0 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512]
 )
-OPACUS_ORDERS = [1 + x / 10.0 for x in range(1, 100)] + list(range(12, 64))
-# (sampling rate, noise over norm, steps), at delta = 1e-5.
-OPACUS_RUNS = [(0.01, 1.0, 1000), (0.01, 0.65, 2000), (0.001, 2.0, 10_000), (0.1, 4.0, 500)]
 
 
 @dataclass(frozen=True)
@@ -141,34 +134,6 @@ def dp_accounting_pld(workload: Workload, users: int) -> Row:
     return _each(name, workload, users, tables, epsilon)
 
 
-def opacus_functions() -> Any:
-    """Return Opacus's module of Renyi functions, without PyTorch; None if it is not installed."""
-    package = importlib.util.find_spec("opacus")
-    if package is None or package.origin is None:
-        return None
-    path = Path(package.origin).parent / "accountants" / "analysis" / "rdp.py"
-    spec = importlib.util.spec_from_file_location("opacus_rdp", path)
-    if spec is None or spec.loader is None:
-        return None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def opacus_table() -> str:
-    """Return Opacus's figures for `OPACUS_RUNS`, as Python source."""
-    opacus = opacus_functions()
-    if opacus is None:
-        return "Opacus is not installed"
-    lines = [f"# Opacus {version('opacus')}: python -m bench.peers --opacus-table"]
-    for rate, ratio, steps in OPACUS_RUNS:
-        orders = OPACUS_ORDERS
-        rdp = opacus.compute_rdp(q=rate, noise_multiplier=ratio, steps=steps, orders=orders)
-        epsilon = opacus.get_privacy_spent(orders=orders, rdp=rdp, delta=DELTA)[0]
-        lines.append(f"({rate!r}, {ratio!r}, {steps!r}, {float(epsilon)!r}),")
-    return "\n".join(lines)
-
-
 def lines(workload: Workload, peer_users: int) -> list[str]:
     """Measure everything, and return a table for the report."""
     rows = [ours(workload, method) for method in METHODS]
@@ -243,11 +208,7 @@ def main() -> None:
     parser.add_argument("--noise", type=float, default=1.0, help="standard deviation / clip norm")
     parser.add_argument("--rate", type=float, default=0.01, help="Poisson sampling rate")
     parser.add_argument("--peer-users", type=int, default=2, help="peers are slow")
-    parser.add_argument("--opacus-table", action="store_true", help="print that and nothing else")
     options = parser.parse_args()
-    if options.opacus_table:
-        print(opacus_table())
-        return
     mechanism = PoissonGaussian(options.noise, options.rate)
     workload = Workload(options.users, options.steps, options.levels, mechanism)
     print("\n".join(lines(workload, options.peer_users)))
