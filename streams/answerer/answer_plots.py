@@ -1,8 +1,7 @@
 """Plots of published answers over time, with their intervals and with the times without an answer.
 
-Each query has a panel with one line, or one panel for each of a few labels. Quantiles share a
-panel. Histograms, the largest labels, and queries with many labels are a grid of colours, in which
-a missing cell has no answer.
+Each query has a panel with one line, or one panel for each label. Quantiles, histograms and the
+largest labels share a panel. Of many labels, those with the largest values are drawn.
 
 A line is level for as long as its window lasts. It is dashed and orange where users can be missing:
 provisional answers, and answers about admitted users only.
@@ -28,10 +27,9 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("pdf", "png", "svg")
 _WIDTH, _HEIGHT = 9.0, 2.6
-_MOST_PANELS: Final = 6
-"""A query with more labels is a grid."""
-_MOST_ROWS: Final = 30
-"""The labels of a grid: those with the largest values."""
+_MOST_LABELS: Final = 6
+_SHARED: Final = ("quantiles", "histogram", "top")
+"""The kinds whose labels share a panel."""
 _BLUE, _ORANGE, _GREY, _INK = "#1f6f8b", "#b85c16", "#8a9099", "#23282e"
 _LINES: Final = ("#1f6f8b", "#7a4d9f", "#3a7d44", "#8c6d1f", "#a33b52", "#4a5560")
 
@@ -47,19 +45,16 @@ def plot_answers(table: AnswerTable) -> Figure:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise lacking("a plot", "plot", error) from error
-    panels = [panel for series in table.series() for panel in _panels_of(series)]
+    panels = [(series, labels) for series in table.series() for labels in _panels_of(series)]
     figure = Figure(figsize=(_WIDTH, _HEIGHT * max(len(panels), 1) + 0.4), layout="constrained")
     FigureCanvasAgg(figure)
     subplots = figure.subplots(max(len(panels), 1), squeeze=False)[:, 0]
     first: dict[tuple[str, str], Any] = {}
     for axes, (series, labels) in zip(subplots, panels, strict=False):
-        if labels is None:
-            _draw_grid(axes, series)
-        else:
-            _draw_lines(axes, series, labels)
-            shared = first.setdefault((series.dataset, series.query), axes)
-            if shared is not axes:
-                axes.sharey(shared)
+        _draw_lines(axes, series, labels)
+        shared = first.setdefault((series.dataset, series.query), axes)
+        if shared is not axes:
+            axes.sharey(shared)
         _describe(axes, series, labels)
     subplots[-1].set_xlabel("time (UTC)", fontsize=8)
     return figure
@@ -85,16 +80,14 @@ def save_plot(table: AnswerTable, path: Path, format_: str) -> None:
         figure.savefig(path, format=format_, dpi=150, metadata=metadata)
 
 
-def _panels_of(
-    series: AnswerSeries,
-) -> Iterator[tuple[AnswerSeries, Sequence[Label | None] | None]]:
-    labels = series.labels
-    if series.kind in ("histogram", "top") or len(labels) > _MOST_PANELS:
-        yield series, None
-    elif series.kind == "quantiles":
-        yield series, labels
-    else:
-        yield from ((series, [label]) for label in labels)
+def _panels_of(series: AnswerSeries) -> list[Sequence[Label | None]]:
+    """Return the labels of each panel: those with the largest values, in their order."""
+    sums: dict[Label | None, float] = dict.fromkeys(series.labels, 0.0)
+    for row in (row for window in series.windows for row in window.rows):
+        sums[row.label] += row.value or 0.0
+    largest = sorted(sums, key=lambda label: -sums[label])[:_MOST_LABELS]
+    labels = [label for label in sums if label in largest]
+    return [labels] if series.kind in _SHARED else [[label] for label in labels]
 
 
 def _draw_lines(axes: Any, series: AnswerSeries, labels: Sequence[Label | None]) -> None:
@@ -158,35 +151,6 @@ def _segments(rows: Sequence[AnswerRow]) -> Iterator[tuple[bool, list[AnswerRow]
         yield part[-1].can_miss_users, part
 
 
-def _draw_grid(axes: Any, series: AnswerSeries) -> None:
-    sums: dict[Label | None, float] = dict.fromkeys(series.labels, 0.0)
-    for window in series.windows:
-        for row in window.rows:
-            if row.label in sums:
-                sums[row.label] += row.value or 0.0
-    labels = list(sums)
-    if series.kind != "histogram":  # the bins of a histogram have an order of their own
-        labels = sorted(labels, key=lambda label: -sums[label])[:_MOST_ROWS][::-1]
-    place = {label: number for number, label in enumerate(labels)}
-    edges, columns = [], []
-    for window, following in zip(series.windows, (*series.windows[1:], None), strict=True):
-        column = np.full(len(labels), np.nan)
-        for row in window.rows:
-            if row.label in place and row.value is not None:
-                column[place[row.label]] = row.value
-        edges.append(window.start)
-        columns.append(column)
-        if following is not None and following.start > window.end:
-            edges.append(window.end)
-            columns.append(np.full(len(labels), np.nan))
-    edges.append(series.windows[-1].end)
-    cells = np.ma.masked_invalid(np.array(columns).T)
-    drawn = axes.pcolormesh(np.array(edges), np.arange(len(labels) + 1), cells, cmap="YlGnBu")
-    _mark_gaps(axes, series)
-    axes.set_yticks(np.arange(len(labels)) + 0.5, [str(label) for label in labels], fontsize=8)
-    axes.figure.colorbar(drawn, ax=axes, label=series.unit, pad=0.01)
-
-
 def _mark_gaps(axes: Any, series: AnswerSeries) -> None:
     for number, gap in enumerate(series.gaps):
         span = axes.axvspan(
@@ -195,20 +159,12 @@ def _mark_gaps(axes: Any, series: AnswerSeries) -> None:
         span.set_label("_" if number else "not answered")
 
 
-def _describe(axes: Any, series: AnswerSeries, labels: Sequence[Label | None] | None) -> None:
+def _describe(axes: Any, series: AnswerSeries, labels: Sequence[Label | None]) -> None:
     dates: Any = import_module("matplotlib.dates")
-    label = f": {labels[0]}" if labels and len(labels) == 1 and labels[0] is not None else ""
+    label = f": {labels[0]}" if len(labels) == 1 and labels[0] is not None else ""
     axes.set_title(f"{series.query}{label}", loc="left", fontsize=10, color=_INK, weight="bold")
     confidences = {window.confidence for window in series.windows}
     held = ", ".join(f"{100 * confidence:g} %" for confidence in sorted(confidences))
-    if labels is None:
-        widths = [
-            (row.upper - row.lower) / 2
-            for window in series.windows
-            for row in window.rows
-            if row.upper is not None and row.lower is not None
-        ]
-        held += f", at most ±{max(widths, default=0.0):.3g}"
     axes.set_title(
         f"dataset {series.dataset}, interval {held}", loc="right", fontsize=8, color=_GREY
     )
@@ -218,7 +174,6 @@ def _describe(axes: Any, series: AnswerSeries, labels: Sequence[Label | None] | 
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    if labels is not None:
-        axes.grid(axis="y", color="#e4e7ea", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.yaxis.set_major_formatter("{x:,.10g}")
+    axes.grid(axis="y", color="#e4e7ea", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.yaxis.set_major_formatter("{x:,.10g}")
