@@ -48,6 +48,7 @@ Content: TypeAlias = dict[User, dict[int, int]]
 Ends: TypeAlias = tuple[float, float]
 
 _BITS: Final = 40  # of resolution below a bound
+_LONGEST_BITS: Final = 300
 _ABOVE: Final = 1.0 + 2.0**-40
 """Bounds of norms are larger by this factor, so that no rounding of a norm exceeds them."""
 
@@ -172,7 +173,7 @@ class Kind(Query):
     def _added(self, columns: Columns, group: int, number: float) -> Added | None:
         """Return the contribution of an event with the number in ``column``."""
         is_sum = self.adds == "sum"
-        return [(group, _whole(max(number, self.lower), self._exponent) if is_sum else 1)]
+        return [(group, _units(max(number, self.lower), self._exponent) if is_sum else 1)]
 
     def _counted(self, sums: dict[int, int]) -> dict[int, int]:
         return dict.fromkeys(filter(sums.get, sums), 1) if self.adds == "distinct" else sums
@@ -183,18 +184,19 @@ class Kind(Query):
         return ordered[: max(self.groups, 1)]
 
     def _size(self, sums: dict[int, int]) -> float:
-        return sum(abs(_ldexp(one, self._exponent)) for one in self._counted(sums).values())
+        return sum(abs(math.ldexp(one, self._exponent)) for one in self._counted(sums).values())
 
     def _fill(self, row: Floats, sums: dict[int, int]) -> None:
         """Write a user's bounded vector."""
         if self.clip:
-            _scale_to(row, self._counted(sums), self._exponent)
+            for coordinate, amount in self._counted(sums).items():
+                row[coordinate] = math.ldexp(amount, self._exponent)
             norm = float(np.linalg.norm(row))
             if norm > self.clip:
                 row *= self.clip / norm
             return
         for place, (coordinate, amount) in enumerate(self._kept(sums)):
-            number = _within(_ldexp(amount, self._exponent), -self.cap, self.cap)
+            number = _within(math.ldexp(amount, self._exponent), -self.cap, self.cap)
             if self.keys is None:
                 row[coordinate] = number
             else:
@@ -353,8 +355,7 @@ class Mean(Kind, tag="mean"):
         return sum(number for coordinate, number in sums.items() if self._is_count(coordinate))
 
     def _fill(self, row: Floats, sums: dict[int, int]) -> None:
-        counted = self._size(sums)
-        factor = min(1.0, self.each / counted) if counted else 0.0
+        factor = min(1.0, self.each / self._size(sums))
         for coordinate, amount in sums.items():
             scale = 0 if self._is_count(coordinate) else -_BITS
             row[coordinate] = math.ldexp(float(amount), scale) * factor
@@ -443,14 +444,14 @@ class Ratio(Kind, tag="ratio"):
             summed = number_of(columns.get(term.column)) if term.column else 0.0
             if summed is None:
                 return None
-            amount = _whole(summed, exponent) if term.column else 1
+            amount = _units(summed, exponent) if term.column else 1
             found.append((2 * group + place, amount))
         return found
 
     def _in_caps(self, coordinate: int, amount: int) -> float:
         """Return a user's number in units of its cap."""
         term, exponent = self.terms[coordinate % 2], self._exponents[coordinate % 2]
-        number = _ldexp(amount, exponent)
+        number = math.ldexp(amount, exponent)
         return min(number, 1.0) if term.adds == "distinct" else number / term.cap
 
     def _size(self, sums: dict[int, int]) -> float:
@@ -519,8 +520,7 @@ class Quantiles(Kind, tag="quantiles"):
         return sum(sums.values())
 
     def _fill(self, row: Floats, sums: dict[int, int]) -> None:
-        counted = self._size(sums)
-        factor = min(1.0, self.each / counted) if counted else 0.0
+        factor = min(1.0, self.each / self._size(sums))
         for level, count in sums.items():
             row[level] = float(count) * factor
         row[:] = self._root @ row
@@ -597,25 +597,10 @@ def _inside(cumulative: Floats, edges: Floats, at: int, wanted: float) -> float:
     return float(edges[at] + part * (edges[at + 1] - edges[at]))
 
 
-def _whole(number: float, exponent: int) -> int:
-    """Return a number in units of 2**exponent, rounded towards zero."""
-    mantissa, power = math.frexp(number)
-    shift = power - exponent - 53
-    whole = int(math.ldexp(mantissa, 53))
-    return whole << shift if shift >= 0 else int(math.copysign(abs(whole) >> -shift, number))
+def _units(number: float, exponent: int) -> int:
+    """Return a number in units of 2**exponent, rounded towards zero.
 
-
-def _ldexp(amount: int, exponent: int) -> float:
-    try:
-        return math.ldexp(float(amount), exponent)
-    except OverflowError:
-        return math.inf if amount > 0 else -math.inf
-
-
-def _scale_to(row: Floats, sums: dict[int, int], exponent: int) -> None:
-    """Write integer units as numbers; huge ones are scaled down together."""
-    longest = max((abs(amount).bit_length() for amount in sums.values()), default=0)
-    shift = max(0, longest - 500)
-    for coordinate, amount in sums.items():
-        length = math.ldexp(float(abs(amount) >> shift), exponent)
-        row[coordinate] = length if amount > 0 else -length
+    A number beyond 2**300 units counts as this, so that no sum and no norm overflows.
+    """
+    most = math.ldexp(1.0, exponent + _LONGEST_BITS)
+    return int(math.ldexp(_within(number, -most, most), -exponent))
