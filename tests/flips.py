@@ -27,7 +27,7 @@ import numpy as np
 
 from streams import FileProblem, Turnstile, UnusableFile
 from streams.answerer.file_journal import FileJournal
-from streams.answerer.journal import JournalEntry, name_of
+from streams.answerer.journal import JournalEntry, key_of
 from streams.config import Unavailable
 from streams.kafka.results import TopicsSeen
 from streams.ledger.ledger import Ledger
@@ -242,7 +242,7 @@ def shown(path: Path) -> Any:
         step = run.step
         decisions = [run.charge(_USERS, _NORMS, noise_stddev=5.0) for _ in range(3)]
     with closing(FileJournal(str(path), 30.0, "d")) as journal:
-        entries, answers = set(map(name_of, journal.catch_up())), set(journal.published(0, "r"))
+        entries, answers = set(map(key_of, journal.catch_up())), set(journal.published(0, "r"))
     return step, [list(d.admitted) for d in decisions], halts, spent, entries, answers
 
 

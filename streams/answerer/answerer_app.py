@@ -31,6 +31,7 @@ from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.window_answering import Announce, Answering, opener
 from streams.answerer.windows import InputState
 from streams.config import Config, ConfigurationError
+from streams.failures import Exit
 from streams.kafka.answer_topics import ensure_answer_topics
 from streams.kafka.batches import EventBatch
 from streams.kafka.kafka_clients import new_admin, new_reader
@@ -45,7 +46,6 @@ from streams.worker.ports import Ending
 
 logger = logging.getLogger("turnstile.answer")
 
-EXIT_DONE, EXIT_REFUSED, EXIT_USAGE = 0, 1, 2
 _LOG_APPEND_TIME = 1
 _TICK_SECONDS = 0.5
 _POLL_MS = 200
@@ -252,7 +252,7 @@ def _end(_: Ending, why: str, error: BaseException | None = None) -> NoReturn:
     The type of the error decides the exit status.
     """
     if isinstance(error, OutputClosed):
-        os._exit(EXIT_DONE)  # without a message, like any command in front of `head`
+        os._exit(Exit.OK)  # without a message, like any command in front of `head`
     refused = isinstance(error, Superseded | Fenced | RequestRejected)
     usage = isinstance(error, UnusableQueries | InvalidRequest | ConfigurationError)
     expected = refused or usage or isinstance(error, JournalUnavailable | TurnstileError)
@@ -261,7 +261,7 @@ def _end(_: Ending, why: str, error: BaseException | None = None) -> NoReturn:
     for output in (sys.stdout, sys.stderr):
         with suppress(OSError):
             output.flush()
-    os._exit(EXIT_USAGE if usage else EXIT_REFUSED if refused else EXIT_RESTART)
+    os._exit(Exit.USAGE if usage else Exit.REFUSED if refused else EXIT_RESTART)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any, Final
 from accounting.exact.invalid_input import quoted
 from streams.answerer.arrow_columns import misfit, rows_of
 from streams.answerer.event_input import EventRows, Row
-from streams.answerer.events import EventReader, UserEvent
+from streams.answerer.events import UserEvent, columns_of
 from streams.answerer.query_file import QueryFile
 from streams.answerer.query_keys import (
     Conditions,
@@ -137,7 +137,7 @@ class EventFile(EventRows):
     def _json_lines(self, data: bytes) -> Iterator[tuple[int, Row]]:
         for number, line in enumerate(data.removeprefix(_MARK).split(b"\n"), start=1):
             if line.strip():
-                found = EventReader.columns_of(line) if line.lstrip()[:1] == b"{" else None
+                found = columns_of(line) if line.lstrip()[:1] == b"{" else None
                 wanted = None
                 if found is not None:
                     wanted = {name: found[name] for name in self._wanted if name in found}

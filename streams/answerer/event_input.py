@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from accounting.exact.invalid_input import quoted
-from streams.answerer.events import EventReader, SkipReason, UserEvent, skipped_text
+from streams.answerer.events import SkipReason, UserEvent, event_of, skipped_text
 from streams.answerer.query_file import QueryFile
 from streams.answerer.query_keys import Label, Range, UnusableQueries, labels_in
 
@@ -64,12 +64,11 @@ class EventRows:
 
     def _take(self, rows: Iterable[tuple[int, Row]]) -> None:
         query_file = self._query_file
-        reader = EventReader(query_file.source)
         limits = zip(query_file.spacings, query_file.queries, query_file.limits, strict=True)
         end = max(spacing.begin(limit + one.panes - 1) for spacing, one, limit in limits)
         for number, columns in rows:
             self._rows += 1
-            event = SkipReason.NO_EVENT if columns is None else reader.event_of(columns)
+            event = SkipReason.NO_EVENT if columns is None else event_of(columns, query_file.source)
             why: SkipReason | None = None if isinstance(event, UserEvent) else event
             if columns is not None:
                 self._seen |= columns.keys()

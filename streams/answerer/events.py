@@ -59,71 +59,69 @@ class UserEvent:
     columns: Mapping[str, Any]
 
 
-class EventReader:
-    """Reads events.
+def decoded(value: bytes | None, source: EventSource) -> UserEvent | SkipReason:
+    """Return an event from a Kafka record; unreadable ones have a placeholder value.
 
     Args:
+        value: of the record.
         source: names the columns with user and time.
     """
+    if not value:
+        return SkipReason.NO_EVENT
+    if value[0] == 0:  # no event begins with this byte; see streams.kafka.batches
+        return SkipReason.UNREADABLE
+    columns = columns_of(value)
+    return SkipReason.NO_EVENT if columns is None else event_of(columns, source)
 
-    def __init__(self, source: EventSource) -> None:
-        self._source = source
 
-    def decode(self, value: bytes | None) -> UserEvent | SkipReason:
-        """Return an event from a Kafka record; unreadable ones have a placeholder value."""
-        if not value:
-            return SkipReason.NO_EVENT
-        if value[0] == 0:  # no event begins with this byte; see streams.kafka.batches
-            return SkipReason.UNREADABLE
-        columns = self.columns_of(value)
-        return SkipReason.NO_EVENT if columns is None else self.event_of(columns)
+def columns_of(value: bytes) -> dict[str, Any] | None:
+    """Return the columns of a JSON or MessagePack object; None if it is none."""
+    try:
+        return (_JSON if value.lstrip()[:1] == b"{" else _MSGPACK).decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+        return None
 
-    @staticmethod
-    def columns_of(value: bytes) -> dict[str, Any] | None:
-        """Return the columns of a JSON or MessagePack object; None if it is none."""
+
+def event_of(columns: Mapping[str, Any], source: EventSource) -> UserEvent | SkipReason:
+    """Return an event from its columns."""
+    user = _user_of(columns.get(source.user), source)
+    if user is None:
+        return SkipReason.NO_USER
+    time = _time_of(columns.get(source.time), source)
+    if time is None:
+        return SkipReason.NO_TIME
+    return UserEvent(user, time, columns)
+
+
+def _user_of(value: Any, source: EventSource) -> User | None:
+    if source.users == "integer":
+        return value if type(value) is int and -(2**63) <= value < 2**63 else None
+    if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST_ID:
+        return None
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return None
+    name = normal_form(value)
+    if first_reserved([name]) is not None:  # the charge of the window would be rejected
+        return None
+    return name if 1 <= len(name) <= _LONGEST_ID else None
+
+
+def _time_of(value: Any, source: EventSource) -> int | None:
+    if isinstance(value, datetime | date):
+        ms = _ms(value)
+        return None if math.isnan(ms) else ms  # the NaT of pandas is a datetime
+    if source.time_unit == "iso":
         try:
-            return (_JSON if value.lstrip()[:1] == b"{" else _MSGPACK).decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+            return _ms(datetime.fromisoformat(value))
+        except (TypeError, ValueError, OverflowError):
             return None
-
-    def event_of(self, columns: Mapping[str, Any]) -> UserEvent | SkipReason:
-        """Return an event from its columns."""
-        user = self._user(columns.get(self._source.user))
-        if user is None:
-            return SkipReason.NO_USER
-        time = self._time(columns.get(self._source.time))
-        if time is None:
-            return SkipReason.NO_TIME
-        return UserEvent(user, time, columns)
-
-    def _user(self, value: Any) -> User | None:
-        if self._source.users == "integer":
-            return value if type(value) is int and -(2**63) <= value < 2**63 else None
-        if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST_ID:
-            return None
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return None
-        name = normal_form(value)
-        if first_reserved([name]) is not None:  # the charge of the window would be rejected
-            return None
-        return name if 1 <= len(name) <= _LONGEST_ID else None
-
-    def _time(self, value: Any) -> int | None:
-        if isinstance(value, datetime | date):
-            ms = _ms(value)
-            return None if math.isnan(ms) else ms  # the NaT of pandas is a datetime
-        if self._source.time_unit == "iso":
-            try:
-                return _ms(datetime.fromisoformat(value))
-            except (TypeError, ValueError, OverflowError):
-                return None
-        number = number_of(value)
-        if number is None:
-            return None
-        time = number * (1000.0 if self._source.time_unit == "s" else 1.0)
-        return math.floor(time) if abs(time) < _LARGEST_MS else None
+    number = number_of(value)
+    if number is None:
+        return None
+    time = number * (1000.0 if source.time_unit == "s" else 1.0)
+    return math.floor(time) if abs(time) < _LARGEST_MS else None
 
 
 def _ms(moment: datetime | date) -> int:

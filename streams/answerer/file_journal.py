@@ -15,7 +15,7 @@ from functools import cache
 import msgspec
 from msgspec.structs import replace
 
-from streams.answerer.journal import Journal, JournalEntry, decode_entry, name_of
+from streams.answerer.journal import Journal, JournalEntry, decode_entry, key_of
 from streams.sdk.budget_file import ANSWERS, ANSWERS_STATE, NO_END, BudgetFile, FileRecord
 
 
@@ -44,7 +44,7 @@ class FileJournal:
 
     def append(self, entry: JournalEntry) -> None:
         """Write an entry; return when it is on the disk."""
-        self._add(ANSWERS_STATE, name_of(entry).encode(), msgspec.msgpack.encode(entry))
+        self._add(ANSWERS_STATE, key_of(entry), msgspec.msgpack.encode(entry))
 
     def catch_up(self) -> Sequence[JournalEntry]:
         """Return the entries of the dataset since the last call."""
@@ -59,7 +59,7 @@ class FileJournal:
 
     def delete(self, entries: Sequence[JournalEntry]) -> None:
         """Delete entries together with the next write."""
-        self._obsolete |= {name_of(entry).encode() for entry in entries}
+        self._obsolete |= set(map(key_of, entries))
 
     def end(self) -> int:
         """Return the offset after the last answer."""

@@ -187,9 +187,9 @@ class RunHistory:
         return over
 
 
-def name_of(entry: JournalEntry) -> str:
-    """Return the unique name of an entry: an owner writes each entry once."""
-    return f"{entry.dataset}/{entry.run}/{entry.owner}/{entry.kind}/{entry.step}"
+def key_of(entry: JournalEntry) -> bytes:
+    """Return the unique key of an entry: an owner writes each entry once."""
+    return f"{entry.dataset}/{entry.run}/{entry.owner}/{entry.kind}/{entry.step}".encode()
 
 
 class JournalUnavailable(Failure):

@@ -19,7 +19,7 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from streams.answerer.journal import JournalEntry, JournalUnavailable, decode_entry, name_of
+from streams.answerer.journal import JournalEntry, JournalUnavailable, decode_entry, key_of
 from streams.config import Config
 from streams.kafka.answer_topics import ANSWERS, ANSWERS_STATE
 from streams.kafka.authentic import (
@@ -66,7 +66,7 @@ class KafkaJournal:
 
     def append(self, entry: JournalEntry) -> None:
         """Write an entry; return when all required replicas have it."""
-        sent = self._sent(self._entries, _key_of(entry), msgspec.msgpack.encode(entry))
+        sent = self._sent(self._entries, key_of(entry), msgspec.msgpack.encode(entry))
         self._written = sent.offset + 1
 
     def catch_up(self) -> Sequence[JournalEntry]:
@@ -87,7 +87,7 @@ class KafkaJournal:
         """Write a tombstone for each entry, without waiting."""
         with self._reaching():
             for entry in entries:
-                self._send(self._entries, _key_of(entry), None)
+                self._send(self._entries, key_of(entry), None)
 
     def end(self) -> int:
         """Return the end offset of `answers`."""
@@ -174,10 +174,6 @@ class KafkaJournal:
             raise JournalUnavailable(
                 f"the topics of answers at {self._config.kafka} are unavailable: {explained(error)}"
             ) from error
-
-
-def _key_of(entry: JournalEntry) -> bytes:
-    return name_of(entry).encode()
 
 
 def _signing(config: Config) -> tuple[RecordSigner | None, RecordVerifier | None]:

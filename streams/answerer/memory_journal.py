@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streams.answerer.journal import JournalEntry, name_of
+from streams.answerer.journal import JournalEntry, key_of
 
 
 class MemoryTopics:
@@ -39,9 +39,9 @@ class MemoryJournal:
 
     def delete(self, entries: Sequence[JournalEntry]) -> None:
         """Delete entries at once."""
-        gone = {name_of(entry) for entry in entries}
+        gone = set(map(key_of, entries))
         pages = self._topics.entries
-        pages[:] = [None if entry and name_of(entry) in gone else entry for entry in pages]
+        pages[:] = [None if entry and key_of(entry) in gone else entry for entry in pages]
 
     def end(self) -> int:
         """Return the number of answers."""

@@ -178,12 +178,11 @@ def charge_all(query_file: QueryFile, policy: Policy, people: Population) -> Cha
         )
         answering.state = _Recorded(query_file, people)
         answering.close_due(query_file.closed)
-    return Charges(
-        {number: np.array(rows) for number, rows in admitted.items()},
-        {number: np.array(rows) for number, rows in truth.items()},
-        dict(left_out),
-        {number: np.array(rows) for number, rows in added_back.items()},
+    sums, all_sums, added = (
+        {number: np.array(rows) for number, rows in found.items()}
+        for found in (admitted, truth, added_back)
     )
+    return Charges(sums, all_sums, dict(left_out), added)
 
 
 class Errors(NamedTuple):

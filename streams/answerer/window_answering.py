@@ -32,9 +32,9 @@ import numpy as np
 
 from streams.answerer.corrections import correct, ratio_of
 from streams.answerer.event_input import EventInput
-from streams.answerer.events import SkipReason
+from streams.answerer.events import SkipReason, skipped_text
 from streams.answerer.journal import Journal, JournalEntry, LeftOutAmounts, RunHistory, Superseded
-from streams.answerer.kinds import Floats, Kind, order_of
+from streams.answerer.kinds import Floats, order_of
 from streams.answerer.pricing import costs_of
 from streams.answerer.published_answers import (
     AnswerRecord,
@@ -44,7 +44,7 @@ from streams.answerer.published_answers import (
     correction_of,
     raw_of,
 )
-from streams.answerer.query_file import Blocks, QueryFile
+from streams.answerer.query_file import QueryFile
 from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.running_totals import RunningTotal
 from streams.answerer.spacing import NEVER
@@ -252,7 +252,9 @@ class Answering:
             left_out=left_out,
             corrects=record.query if window.is_block else "",
         )
-        self._journal.publish(self._last().answer, self._run.name)
+        last = self._history.answered  # as it was read back
+        assert last is not None
+        self._journal.publish(last.answer, self._run.name)
         self._announce(record)
         self._journal.delete(self._history.pop_obsolete())
         self._log_skipped()
@@ -260,7 +262,7 @@ class Answering:
     def _answer(self, window: Window) -> tuple[PrivateAnswer, str, LeftOutAmounts]:
         """Charge a window; return its answer, and what it left out for the block that it is in."""
         self._check_unanswered(window)
-        query, blocks = self._query_of(window)
+        query, blocks = self.query_file.queries[window.query], self.query_file.blocks[window.query]
         answerer, calendar = self._answerers[window.query], self.state.calendar
         release = self._charge(answerer, window, *self.state.content_of(window))
         self.state.close(window)
@@ -295,12 +297,9 @@ class Answering:
         amounts = charged.left_out[places].astype("<f8").tobytes()
         return answer, query.name, LeftOutAmounts(users, amounts)
 
-    def _query_of(self, window: Window) -> tuple[Kind, Blocks]:
-        return self.query_file.queries[window.query], self.query_file.blocks[window.query]
-
     def _correction(self, window: Window) -> Correction:
         """Charge a block for what its windows left out, and return their corrected answers."""
-        query, _ = self._query_of(window)
+        query = self.query_file.queries[window.query]
         entries = self._open_block(window.query)
         answered = [entry for entry in entries if not entry.corrects]
         answers = [msgspec.json.decode(entry.answer, type=PrivateAnswer) for entry in answered]
@@ -422,11 +421,6 @@ class Answering:
                 "this answerer stops"
             )
 
-    def _last(self) -> JournalEntry:
-        """Return the last answer, as it was read back."""
-        assert self._history.answered is not None
-        return self._history.answered
-
     def _publish_last(self) -> None:
         """Publish the last answer in the journal, if the topic does not contain it."""
         if (last := self._history.answered) is None:
@@ -440,7 +434,8 @@ class Answering:
         known = dict(self.state.skipped)
         if known != self._logged:
             self._logged = known
-            logger.warning("skipped events so far: %s", self.state.skipped_text())
+            text = skipped_text(self.state.skipped, self.state.incomplete)
+            logger.warning("skipped events so far: %s", text)
 
     def _prepare(self, noise: np.random.Generator | None) -> None:
         """Make what answers each query, before anything is charged.

@@ -30,10 +30,9 @@ from zoneinfo import ZoneInfo
 
 from streams.answerer.events import (
     EventPlace,
-    EventReader,
     SkipReason,
     UserEvent,
-    skipped_text,
+    decoded,
 )
 from streams.answerer.kinds import Content, Floats
 from streams.answerer.query_file import QueryFile
@@ -292,7 +291,7 @@ class InputState:
     """
 
     def __init__(self, query_file: QueryFile, *, step: int = 0) -> None:
-        source = query_file.source
+        self._source = source = query_file.source
         self.queries = query_file.queries
         self.calendar = Calendar(query_file, step)
         self.positions: dict[int, int] = {}
@@ -302,7 +301,6 @@ class InputState:
         self._by_arrival = source.by_arrival
         self._ahead, self._lateness = source.ahead.ms, source.lateness.ms
         self._start, self._end = query_file.start, query_file.end
-        self._reader = EventReader(source)
         self._spacings = query_file.spacings
         self._panes = [
             Panes(spacing, query.panes, self._lateness)
@@ -334,23 +332,12 @@ class InputState:
             value: the event as it was sent.
             arrived: when the broker received it, in ms; None if unknown.
         """
-        self._take(place, self._reader.decode(value), arrived)
-
-    def take_event(self, event: UserEvent, *, is_again: bool = False) -> None:
-        """Process an event of an input that was read whole.
-
-        Args:
-            event: one that can count.
-            is_again: whether an earlier answerer has processed it, so it is not counted again.
-        """
-        self._count(*self._keep(event, None), is_again=is_again)
-
-    def _take(self, place: EventPlace, event: UserEvent | SkipReason, arrived: int | None) -> None:
         partition, offset = place
         if offset < self.positions.get(partition, 0):
             return  # it was processed before
         again = offset < self._replaying.get(partition, 0)
         self.positions[partition] = offset + 1
+        event = decoded(value, self._source)
         clock = arrived if self._by_arrival else None
         if isinstance(event, UserEvent):
             ahead = NEVER if arrived is None else arrived + self._ahead + 1
@@ -368,6 +355,15 @@ class InputState:
         else:
             self._count(event, [], is_again=again)
 
+    def take_event(self, event: UserEvent, *, is_again: bool = False) -> None:
+        """Process an event of an input that was read whole.
+
+        Args:
+            event: one that can count.
+            is_again: whether an earlier answerer has processed it, so it is not counted again.
+        """
+        self._count(*self._keep(event, None), is_again=is_again)
+
     def _count(
         self, outcome: SkipReason | None, incomplete: list[tuple[str, str]], *, is_again: bool
     ) -> None:
@@ -375,10 +371,6 @@ class InputState:
             self.skipped[outcome] += 1
             if outcome is SkipReason.INCOMPLETE:
                 self.incomplete.update(incomplete)
-
-    def skipped_text(self) -> str:
-        """Return the number of skipped events by reason, as text; empty if there are none."""
-        return skipped_text(self.skipped, self.incomplete)
 
     def _keep(
         self, event: UserEvent, arrived: int | None

@@ -105,10 +105,8 @@ class KeyRelease(Release):
     """The public answer to a query about keys that are not known beforehand.
 
     Attributes:
-        step: the step of the run.
-        value: the private sum of each published key's values, (m,).
-        noise_stddev: standard deviation of the noise in each value. It is independent of the choice
-            of the keys.
+        value: the private sum of each published key's values, (m,). Its noise is independent of the
+            choice of the keys.
         keys: the numbers of the published keys, sorted.
     """
 

@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from streams.answerer.event_file import EventFile, label_uses
 from streams.answerer.event_input import EventInput
-from streams.answerer.events import EventReader, SkipReason, number_of
+from streams.answerer.events import SkipReason, event_of, number_of
 from streams.answerer.memory_journal import MemoryJournal
 from streams.answerer.query_file import QueryFile
 from streams.answerer.query_keys import UnusableQueries

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.answerer.events import SkipReason
+from streams.answerer.events import SkipReason, skipped_text
 from streams.answerer.windows import Calendar, InputState
 from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, at, event
 
@@ -174,7 +174,7 @@ def test_unusable_event_is_counted_and_skipped(value: bytes | None, why: SkipRea
     told = f"{why}: 1"
     if why is SkipReason.INCOMPLETE:
         told += f" (1 in column 'x' of query {state.queries[0].name!r})"
-    assert state.skipped_text() == told
+    assert skipped_text(state.skipped, state.incomplete) == told
     state.take(at(1), event(7, 2, x=1.0), None)
     assert state.content_of(state.calendar.next)[0] == [7]
 
