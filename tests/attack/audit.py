@@ -1,4 +1,4 @@
-"""The attack on one scenario: many runs, one large run, and the lower bounds from both."""
+"""The attack on one scenario: many runs, and the lower bounds from them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,12 @@ from tests.attack.bounds import (
     Rates,
     best_attack,
     gaussian_of,
-    one_run_bound,
-    one_run_curve_bound,
     ratio_of,
 )
 from tests.attack.scenarios import Group, Scenario
 
 ERROR: Final = 1e-5
 """The probability with which each bound from many runs is too large."""
-
-ONE_RUN_ERROR: Final = 1e-2
-"""That of each bound from one run. A smaller one would need far more canaries."""
 
 _LARGEST: Final = 10.0  # power of two, of the members of a family
 _BISECTIONS: Final = 12
@@ -38,12 +33,10 @@ class Effort(NamedTuple):
     Attributes:
         runs: with `canaries` each; the first quarter chooses the attack, the others judge it.
         canaries: of each run.
-        one_run: the canaries of the one large run.
     """
 
     runs: int
     canaries: int
-    one_run: int
 
 
 class Found(NamedTuple):
@@ -53,10 +46,8 @@ class Found(NamedTuple):
         scenario, group: their names.
         lasted: the step after which no canary was in.
         claimed: epsilon at the claimed delta.
-        ratio: from many runs and the definition of (epsilon, delta)-DP.
-        curve: from many runs and the curve of so many steps as the canary's own, or of Gaussian DP.
-        one_run: from one run.
-        one_run_curve: from one run and the curve of Gaussian DP; NaN for other claims.
+        ratio: from the definition of (epsilon, delta)-DP.
+        curve: from the curve of so many steps as the canary's own, or of Gaussian DP.
         is_allowed: whether the curve of the claimed budget allows the attack's rates.
     """
 
@@ -66,19 +57,12 @@ class Found(NamedTuple):
     claimed: float
     ratio: float
     curve: float
-    one_run: float
-    one_run_curve: float
     is_allowed: bool
-
-    @property
-    def largest(self) -> float:
-        """The largest of the lower bounds."""
-        return float(np.nanmax([self.ratio, self.curve, self.one_run, self.one_run_curve]))
 
     @property
     def exceeds(self) -> bool:
         """Return whether the attacker does better than the claim allows."""
-        return self.largest > self.claimed or not self.is_allowed
+        return max(self.ratio, self.curve) > self.claimed or not self.is_allowed
 
 
 class _Scored(NamedTuple):
@@ -90,7 +74,7 @@ def attack(scenario: Scenario, seed: int, effort: Effort) -> list[Found]:
     """Return the lower bounds for each group of canaries."""
     rng = np.random.default_rng(seed)
     runs = [scenario.run(rng, effort.canaries) for _ in range(effort.runs)]
-    policy, large = scenario.run(rng, effort.one_run)
+    policy, last = runs[-1]
     calibration = max(1, effort.runs // 4)
     return [
         _bounds(
@@ -99,9 +83,8 @@ def attack(scenario: Scenario, seed: int, effort: Effort) -> list[Found]:
             name,
             [groups[name] for _, groups in runs[:calibration]],
             [groups[name] for _, groups in runs[calibration:]],
-            large[name],
         )
-        for name in large
+        for name in last
     ]
 
 
@@ -111,14 +94,12 @@ def _bounds(
     name: str,
     tried: list[Group],
     judged: list[Group],
-    large: Group,
 ) -> Found:
     # Steps after a canary's last one are noise. When that is, the attacker learns beforehand.
     lasted = max(group.lasted for group in tried)
     before, after = _scored(tried, lasted), _scored(judged, lasted)
-    one, delta = _scored([large], lasted), scenario.delta
+    delta = scenario.delta
     row, orders = policy.row, policy.orders or None
-    is_gaussian = row.exact_risk is not None
 
     def rates(value: Callable[[Rates], float]) -> Rates:
         chosen = best_attack(
@@ -134,8 +115,6 @@ def _bounds(
         policy.epsilon(delta),
         ratio_of(rates(lambda found: ratio_of(found, delta)), delta),
         curve_of(scenario.family(name), by_curve, delta),
-        one_run_bound(*one, delta, ONE_RUN_ERROR),
-        one_run_curve_bound(*one, delta, ONE_RUN_ERROR) if is_gaussian else np.nan,
         allows(
             row,
             row.stated(policy.budget),

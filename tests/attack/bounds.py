@@ -8,31 +8,19 @@ means "in". The bounds:
 - `audit.curve_of`: the least mu of Gaussian DP, or number of sampled steps, whose whole trade-off
   curve allows the two rates (Nasr et al. 2023, arXiv 2302.07956). It is tighter, because a curve
   excludes more than one of its points, and it assumes that the mechanism has such a curve.
-- `one_run_bound`: Steinke, Nasr and Jagielski 2023 (arXiv 2305.08846), from one training. Canaries
-  need not be independent of each other in the outputs. The bound is 0 unless the probability of
-  error is well above delta times the number of canaries.
-
-`one_run_curve_bound` is the same with the curve of Gaussian DP: Mahloujifar, Melis and Chaudhuri
-2024 (arXiv 2410.22235).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from accounting import gdp_to_epsilon
-
 Scores = NDArray[np.float64]
-
-GUESSED: Final = (0.02, 0.1, 0.3, 1.0)
-"""The shares of canaries about which the attacker of one run makes a guess; all are tried, and the
-probability of error is divided among them."""
 
 
 class Rates(NamedTuple):
@@ -104,82 +92,3 @@ def gaussian_of(rates: Rates) -> float:
     """Return the least mu of Gaussian DP that allows the rates; 0 if any does."""
     mu = special.ndtri(rates.true_positive) - special.ndtri(rates.false_positive)
     return max(float(mu), 0.0)
-
-
-def one_run_p_value(
-    canaries: int, guesses: int, correct: int, epsilon: float, delta: float
-) -> float:
-    """Return the largest probability of so many correct guesses under (epsilon, delta)-DP."""
-    right = float(special.expit(epsilon))
-    p = float(stats.binom.sf(correct - 1, guesses, right))
-    if delta > 0.0:
-        fewer = np.arange(1, correct + 1)
-        gained = stats.binom.sf(correct - fewer - 1, guesses, right) - p
-        p += 2.0 * canaries * delta * float(np.max(gained / fewer, initial=0.0))
-    return min(p, 1.0)
-
-
-def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, error: float) -> float:
-    """Return the largest epsilon that so many correct guesses reject, or 0."""
-    return _largest(
-        lambda epsilon: one_run_p_value(canaries, guesses, correct, epsilon, delta) < error, 64.0
-    )
-
-
-def one_run_mu(canaries: int, guesses: int, correct: int, error: float) -> float:
-    """Return the largest mu of Gaussian DP that so many correct guesses reject, or 0."""
-
-    def is_rejected(mu: float) -> bool:
-        r, h = error * correct / canaries, error * (guesses - correct) / canaries
-        for left in range(correct - 1, -1, -1):
-            higher = max(h, float(special.ndtr(special.ndtri(r) - mu)))
-            if higher == h:
-                break
-            h, r = higher, min(r + left / (guesses - left) * (higher - h), 1.0)
-        return r + h > guesses / canaries
-
-    return _largest(is_rejected, 16.0)
-
-
-def guesses_of(scores: Scores, inside: NDArray[np.bool_], guesses: int) -> int:
-    """Return how many guesses are right: half are for the highest scores, half for the lowest."""
-    order = np.argsort(scores, kind="stable")
-    half = guesses // 2
-    return int((~inside[order[:half]]).sum() + inside[order[len(order) - half :]].sum())
-
-
-def one_run_bound(scores: Scores, inside: NDArray[np.bool_], delta: float, error: float) -> float:
-    """Return the lower bound on epsilon from one run, over the shares in `GUESSED`."""
-    found = 0.0
-    for guesses, correct in _guesses(scores, inside):
-        each = one_run_epsilon(len(scores), guesses, correct, delta, error / len(GUESSED))
-        found = max(found, each)
-    return found
-
-
-def one_run_curve_bound(
-    scores: Scores, inside: NDArray[np.bool_], delta: float, error: float
-) -> float:
-    """Return the lower bound on the epsilon of a mechanism that is claimed to be Gaussian DP."""
-    found = 0.0
-    for guesses, correct in _guesses(scores, inside):
-        mu = one_run_mu(len(scores), guesses, correct, error / len(GUESSED))
-        found = max(found, gdp_to_epsilon(mu, delta))
-    return found
-
-
-def _guesses(scores: Scores, inside: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    counts = [2 * max(1, round(share * len(scores) / 2)) for share in GUESSED]
-    counts = [min(count, len(scores) // 2 * 2) for count in counts]
-    return [(count, guesses_of(scores, inside, count)) for count in counts]
-
-
-def _largest(is_rejected: Callable[[float], bool], most: float) -> float:
-    """Return the point up to which values are rejected, from below; 0 if 0 is not."""
-    low, high = 0.0, most
-    if not is_rejected(low):
-        return 0.0
-    for _ in range(40):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if is_rejected(middle) else (low, middle)
-    return low

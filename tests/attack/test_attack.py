@@ -12,7 +12,7 @@ from tests.attack.audit import Effort, attack
 from tests.attack.mutants import UNSEEN, half_the_noise, not_clipped_to_levels, sums_not_clipped
 from tests.attack.scenarios import ADAPTIVE, FULL_BATCH, OWN, SAMPLED, SUMS, Scenario
 
-SMALL = Effort(runs=8, canaries=160, one_run=200)
+SMALL = Effort(runs=8, canaries=160)
 
 
 @pytest.mark.slow

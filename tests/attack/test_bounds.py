@@ -1,8 +1,4 @@
-"""The attacker's lower bounds, against published code and against mechanisms that are known.
-
-Figures are of `jax_privacy.auditing` at commit 8967688c (github.com/google-deepmind/jax_privacy):
-`_epsilon_one_run`, `_one_run_p_value`, `_epsilon_one_run_fdp` and `_clopper_pearson_upper`.
-"""
+"""The attacker's lower bounds, against published limits and against mechanisms that are known."""
 
 from __future__ import annotations
 
@@ -10,51 +6,14 @@ import numpy as np
 import pytest
 from scipy import special
 
-from accounting import gdp_to_epsilon
 from tests.attack.bounds import (
     Rates,
     best_attack,
     gaussian_of,
-    guesses_of,
     lower_limit,
-    one_run_bound,
-    one_run_curve_bound,
-    one_run_epsilon,
-    one_run_mu,
-    one_run_p_value,
     ratio_of,
     upper_limit,
 )
-
-
-@pytest.mark.parametrize(
-    ("counts", "delta", "epsilon", "p"),
-    [
-        ((1000, 100, 95), 0.0, 2.172434019998109, 1.4604700747998311e-08),
-        ((1000, 100, 95), 1e-5, 2.165175787875041, 0.0006639144683529011),
-        ((1000, 1000, 600), 1e-5, 0.2972269575896597, 1.0),
-        ((5000, 200, 180), 1e-5, 1.7856711888851413, 0.002181111067483716),
-    ],
-)
-def test_bounds_of_one_run_are_those_of_jax_privacy(
-    counts: tuple[int, int, int], delta: float, epsilon: float, p: float
-) -> None:
-    assert one_run_epsilon(*counts, delta, 0.05) == pytest.approx(epsilon, abs=2e-6)
-    assert one_run_p_value(*counts, 1.0, delta) == pytest.approx(p, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("counts", "delta", "epsilon"),
-    [
-        ((1000, 100, 95), 1e-5, 3.3233004900323655),
-        ((1000, 1000, 600), 1e-5, 0.5835403679239116),
-        ((5000, 200, 180), 1e-3, 1.650018017681653),
-    ],
-)
-def test_curve_bounds_of_one_run_are_those_of_jax_privacy(
-    counts: tuple[int, int, int], delta: float, epsilon: float
-) -> None:
-    assert gdp_to_epsilon(one_run_mu(*counts, 0.05), delta) == pytest.approx(epsilon, abs=1e-4)
 
 
 def test_limits_are_those_of_clopper_and_pearson() -> None:
@@ -80,8 +39,8 @@ def gaussian_scores(mu: float, canaries: int, seed: int) -> tuple[np.ndarray, np
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.5, 1.5])
-def test_bounds_are_below_epsilon_and_above_half_of_mu(mu: float) -> None:
-    delta, error = 1e-5, 1e-5
+def test_bound_is_below_mu_and_above_three_quarters_of_it(mu: float) -> None:
+    error = 1e-5
     scores, inside = gaussian_scores(mu, 40_000, 1)
     tried, judged = slice(0, 10_000), slice(10_000, None)
     attack = best_attack(
@@ -90,9 +49,6 @@ def test_bounds_are_below_epsilon_and_above_half_of_mu(mu: float) -> None:
     judged_in, judged_out = scores[judged][inside[judged]], scores[judged][~inside[judged]]
     found = gaussian_of(attack.rates(judged_in, judged_out, error))
     assert mu * 0.75 < found < mu
-    real = gdp_to_epsilon(mu, delta)
-    assert 0.0 < one_run_bound(scores[:4_000], inside[:4_000], delta, 0.01) < real
-    assert gdp_to_epsilon(mu / 2, delta) < one_run_curve_bound(scores, inside, delta, 0.01) < real
 
 
 @pytest.mark.slow
@@ -106,5 +62,4 @@ def test_bounds_fail_no_more_often_than_stated() -> None:
         )
         judged_in, judged_out = scores[100:][inside[100:]], scores[100:][~inside[100:]]
         failed += gaussian_of(attack.rates(judged_in, judged_out, 0.05)) > mu
-        failed += one_run_mu(400, 40, guesses_of(scores, inside, 40), 0.05) > mu
-    assert failed < 200 * 0.05
+    assert failed < 100 * 0.05
