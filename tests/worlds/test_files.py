@@ -1,8 +1,10 @@
-"""`turnstile answer --input FILE` does the same with one user and without."""
+"""`turnstile answer --input FILE` and `answer_table` do the same with one user and without."""
 
 from __future__ import annotations
 
 import csv
+import sqlite3
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from io import BytesIO, TextIOWrapper
@@ -11,12 +13,17 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pandas as pd
 import pytest
 import redis  # noqa: F401  random ids are drawn when it is loaded, so load it before the programs run
 
+from streams import Turnstile
+from streams.answerer.event_table import answer_table
 from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
-from streams.answerer.published_answers import AnswerRecord
+from streams.answerer.published_answers import AnswerRecord, read_answers
 from streams.cli.main import main
+from streams.config import Config
+from tests.unit.sdk import files
 from tests.worlds.events import (
     DAY,
     DAYS,
@@ -73,7 +80,6 @@ def answerer_of(
     suffix: str,
     write: Callable[[Path, Events], None],
     file: Callable[..., str] = queries,
-    accept: tuple[str, ...] = ("--accept-skipped",),
 ) -> Program[dict[str, Any]]:
     """Return the command for a file of this kind."""
 
@@ -81,8 +87,8 @@ def answerer_of(
         write(Path(f"events{suffix}"), events)
         Path("queries.toml").write_text(file(end=END))
         with on_a_service() as (topics, out):
-            words = ["--input", f"events{suffix}", "--json"]
-            code = main(["answer", "queries.toml", *words, *accept])
+            words = ["--input", f"events{suffix}", "--json", "--accept-skipped"]
+            code = main(["answer", "queries.toml", *words])
         yield Fact("exit code", code)
         yield from facts_of(topics, out)
 
@@ -106,16 +112,30 @@ def daily(events: Events) -> Iterator[Fact]:
     yield from facts_of(topics, out)
 
 
+def of_table(table_of: Callable[[Events], Any]) -> Program[dict[str, Any]]:
+    """Return a program that answers a table of this kind."""
+
+    def answer(events: Events) -> Iterator[Fact]:
+        with patch.object(sqlite3, "connect", files.connect):
+            with Turnstile.open("budgets.db", partitions=2) as t:
+                t.create_dataset("d", measure="gdp", epsilon=2.0, delta=1e-5, user_ids="integer")
+            content = tomllib.loads(queries(end=END))
+            rows = answer_table(
+                content, table_of(events), budgets="budgets.db", accept_skipped=True
+            )
+            yield Fact("rows", [(row.query, row.step, row.label) for row in rows])
+            yield from answers(read_answers(Config.load(budgets="budgets.db"), dataset="d"))
+
+    return answer
+
+
 def _journal(topics: MemoryTopics) -> Callable[..., MemoryJournal]:
     return lambda config, dataset: MemoryJournal(topics, dataset)
 
 
 CSV = answerer_of(".csv", as_csv)
 JSON_LINES = answerer_of(".jsonl", as_json_lines)
-WITH_LINES = {
-    suffix: answerer_of(suffix, lambda path, lines: path.write_bytes(b"".join(lines)))
-    for suffix in (".csv", ".jsonl")
-}
+PANDAS, ROWS = of_table(pd.DataFrame), of_table(list)
 BY_KEYS = answerer_of(".csv", as_csv, key_query)
 
 
@@ -129,19 +149,10 @@ def test_answers_of_a_file_are_complete() -> None:
     assert len({one["query"] for one in shown}) == 6
 
 
-def test_unreadable_row_needs_a_person_to_confirm(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    program = answerer_of(".csv", as_csv, accept=())
-    unreadable = USUAL["times that are none"]
-    assert list(program([*OTHERS, *unreadable])) == [Fact("exit code", 2)]
-    code, *answered = program([*OTHERS, *LATE["an event after the end"]])
-    assert (code, len(answered) > DAYS) == (Fact("exit code", 0), True)
-
-
 @pytest.mark.parametrize("name", USUAL | LATE)
-@pytest.mark.parametrize("program", [CSV, JSON_LINES], ids=["csv", "jsonl"])
+@pytest.mark.parametrize(
+    "program", [CSV, JSON_LINES, PANDAS, ROWS], ids=["csv", "jsonl", "pandas", "rows"]
+)
 def test_one_user_of_a_file_decides_nothing(program: Program[Any], name: str) -> None:
     check_neighbours(program, OTHERS, (USUAL | LATE)[name])
 
@@ -157,37 +168,3 @@ def test_one_user_of_daily_files_decides_nothing(name: str) -> None:
 )
 def test_one_user_of_private_keys_decides_nothing(name: str) -> None:
     check_neighbours(BY_KEYS, OTHERS, (USUAL | LATE)[name])
-
-
-ODD_LINES: dict[str, list[bytes]] = {
-    ".csv": [
-        b"99,86400000,1.0," + b"a" * 140_000 + b",3\n",
-        b"99,86400000,1.0,\xff\xfe,3\n",
-        b"99,86400000,1.0,a\0b,3\n",
-        b"99,86400000\n",
-        b"99,86400000,1.0,a,3,more,and more\n",
-        b",,,,\n",
-        b"\n\n\n",
-    ],
-    ".jsonl": [
-        b'{"u": 99\n',
-        b"\xff\n",
-        b"[1]\n",
-        b"{" * 100_000 + b"\n",
-        b'{"u": 1e999}\n',
-        b"\0\n",
-    ],
-}
-OTHERS_AS_LINES = {
-    ".csv": [
-        b"u,t,x,c,page\n",
-        *(",".join(map(str, one.values())).encode() + b"\n" for one in OTHERS),
-    ],
-    ".jsonl": [msgspec.json.encode(one) + b"\n" for one in OTHERS],
-}
-LINES = [(suffix, line) for suffix, lines in ODD_LINES.items() for line in lines]
-
-
-@pytest.mark.parametrize(("suffix", "line"), LINES, ids=[repr(line[:24]) for _, line in LINES])
-def test_one_line_of_a_user_refuses_no_file(suffix: str, line: bytes) -> None:
-    check_neighbours(WITH_LINES[suffix], OTHERS_AS_LINES[suffix], [line])

@@ -231,6 +231,12 @@ class World:
         return dict(found)
 
 
+def traces(world: World) -> tuple[list[Any], ...]:
+    """Return everything that an answerer can change."""
+    topics = world.topics
+    return list(topics.entries), list(topics.answers), list(map(len, world.service.logs))
+
+
 def survive(world: World, dooms: Sequence[int]) -> int:
     """Live until killed at each of these places in turn, then live to the end; count the kills."""
     killed = 0

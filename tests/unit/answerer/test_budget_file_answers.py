@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from time import sleep
 from typing import Any
 from unittest.mock import patch
 
@@ -38,7 +35,6 @@ from tests.unit.answerer.asking import asked_of, event, read
 from tests.unit.answerer.blocks import EVENTS, TWO
 from tests.unit.answerer.lives import Killed
 from tests.unit.sdk import files
-from tests.waiting import HANGS_AFTER, eventually
 
 QUERIES = asked_of(TWO)
 INPUT = [event(user, time) for user, time in EVENTS[:45]]
@@ -311,12 +307,6 @@ def test_verify_finds_a_damaged_answer_and_entry(folder: Path, table: str) -> No
     assert [(line["check"], line["about"]) for line in found] == [("answers", {"table": table})]
 
 
-def test_file_without_answers_has_none_to_show(folder: Path) -> None:
-    shown = on(folder, "answers", "shop")
-    assert (shown.code, shown.out) == (0, "")
-    assert on(folder, "answers", "other").code == Exit.REFUSED
-
-
 @pytest.mark.parametrize(
     "arguments", [["answer", "year.toml"], ["answers", "--follow"]], ids=["topic", "follow"]
 )
@@ -325,38 +315,3 @@ def test_budget_file_has_no_topics_to_read_or_follow(
 ) -> None:
     monkeypatch.chdir(folder)
     assert on(folder, *arguments).code == Exit.USAGE
-
-
-@pytest.mark.slow
-@pytest.mark.process
-def test_killed_processes_answer_each_window_once(folder: Path) -> None:
-    path, chance = folder / "budgets.db", Random(1)
-    budgets = Budgets(path)
-    command = [sys.executable, "-m", "streams.cli", *answered_by(folder), "--budgets", str(path)]
-    told: dict[int, set[str]] = defaultdict(set)
-    kills = 0
-    while True:
-        before = len(budgets.answers())
-        out = folder / f"{kills}.jsonl"
-        with out.open("w") as output, subprocess.Popen([*command, "--json"], stdout=output) as life:
-            if before < DAYS:
-                eventually(
-                    lambda before=before: len(budgets.answers()) > before or life.poll() is not None
-                )
-                sleep(chance.random() / 10)  # so that all moments of a step are equally likely
-                life.kill()
-                kills += 1
-            code = life.wait(HANGS_AFTER)
-        lines = out.read_text().splitlines(keepends=True)
-        for line in lines:
-            if line.endswith("\n"):  # the last one may have been cut off
-                told[msgspec.json.decode(line)["step"]].add(line)
-        if code == 0:
-            break
-    answers = budgets.answers()
-    assert kills > 0
-    assert len(answers) > DAYS  # corrections, too
-    assert told.keys() <= answers.keys() == set(range(len(answers)))
-    assert all(len(values) == 1 for values in [*told.values(), *answers.values()])
-    assert on(folder, "verify").code == 0
-    audit_file(path)

@@ -227,20 +227,6 @@ def test_one_command_a_day_answers_that_day(folder: Path) -> None:
     assert on(folder, "verify").code == 0
 
 
-@pytest.mark.slow
-def test_files_are_answered_up_to_the_end_without_a_time(folder: Path) -> None:
-    done = answered(folder, "27.csv", "28.csv", "29.csv")
-    assert [line["start"][8:10] for line in done.lines] == [
-        "27",
-        "28",
-        "29",
-        "30",
-        "31",
-        "01",
-        "02",
-    ]
-
-
 @pytest.mark.parametrize("until", ["yesterday", "2026-13-01", "0001-01-01", ""])
 def test_a_time_that_is_none_is_refused(folder: Path, until: str) -> None:
     words = ["answer", str(folder / "week.toml"), "--input", str(folder / "27.csv")]

@@ -193,28 +193,6 @@ def _content() -> dict[str, Any]:
     return tomllib.loads(ASKED)
 
 
-BAD_ROWS = {
-    "no user": ({"user": None}, SkipReason.NO_USER),
-    "user of another type": ({"user": "7"}, SkipReason.NO_USER),
-    "no time": ({"bought": None}, SkipReason.NO_TIME),
-    "time of another type": ({"bought": "soon"}, SkipReason.NO_TIME),
-    "no number": ({"amount": None, "items": 3}, SkipReason.INCOMPLETE),
-    "number of another type": ({"amount": "2.5", "items": 3}, SkipReason.INCOMPLETE),
-    "before the start": ({"bought": datetime(2020, 1, 1)}, SkipReason.BEFORE),
-    "after the end": ({"bought": datetime(2030, 1, 1)}, SkipReason.AHEAD),
-}
-
-
-@pytest.mark.parametrize("name", BAD_ROWS)
-@pytest.mark.parametrize("table_of", ["pandas with objects", "rows"])
-def test_a_value_of_one_row_costs_the_row_and_nothing_else(table_of: str, name: str) -> None:
-    changed, why = BAD_ROWS[name]
-    table = EventTable(TABLES[table_of]([{**ROWS[0], **changed}, *ROWS[1:]]), "it", QUERIES)
-    assert table.skipped == {why: 1}
-    assert table.events[-1].time == EventTable(ROWS, "it", QUERIES).events[-1].time
-    assert table.needs_acceptance is (why not in (SkipReason.BEFORE, SkipReason.AHEAD))
-
-
 ODD: list[Any] = [pd.NaT, pd.NA, float("nan"), None, [1], {"a": 1}, object(), True, 10**5000]
 ODD += [np.datetime64("NaT"), np.datetime64("10000-01-01"), Decimal("sNaN")]
 

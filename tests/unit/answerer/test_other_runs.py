@@ -13,9 +13,8 @@ import pytest
 from streams.answerer.memory_journal import MemoryJournal
 from streams.answerer.query_file import QueryFile
 from streams.answerer.window_answering import AlreadyAnswered, Answering
-from streams.sdk.errors import BudgetHeld
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event, read
-from tests.unit.answerer.lives import World
+from tests.unit.answerer.lives import World, traces
 
 SLIDING = COUNT.replace('"10ms"', '"8ms"\nevery = "4ms"')
 SLID = SLIDING.replace('"count"\nkind', '"slid"\nkind')
@@ -29,14 +28,12 @@ def parse_queries(queries: str = COUNT, run: str = "s", start: int = 0) -> Query
     return asked_of(file + queries)
 
 
-def life_of(
-    world: World, query_file: QueryFile, *, take_over: bool = True, **options: Any
-) -> Answering:
+def life_of(world: World, query_file: QueryFile, **options: Any) -> Answering:
     """Return a life of a run, which takes it over."""
 
     def opened(released: int) -> Any:
         return world.service.open(
-            query_file.run, query_file.dataset, released=released, take_over=take_over
+            query_file.run, query_file.dataset, released=released, take_over=True
         )
 
     journal = MemoryJournal(world.topics, query_file.dataset)
@@ -64,19 +61,10 @@ def ms_of(moment: str) -> int:
 def test_windows_of_another_run_are_rejected_before_any_change() -> None:
     world = World(parse_queries(run="r"))
     world.live()
-    before = (
-        list(world.topics.entries),
-        list(world.topics.answers),
-        list(map(len, world.service.logs)),
-    )
+    before = traces(world)
     with pytest.raises(AlreadyAnswered) as refused:
         answer(world, parse_queries())
-    after = (
-        list(world.topics.entries),
-        list(world.topics.answers),
-        list(map(len, world.service.logs)),
-    )
-    assert after == before
+    assert traces(world) == before
     error = refused.value
     assert (error.run, error.query, ms_of(error.until)) == ("r", "count", 20)
 
@@ -123,29 +111,6 @@ def test_rejected_run_publishes_its_missing_last_answer() -> None:
     with pytest.raises(AlreadyAnswered):
         world.live()
     assert lost in world.topics.answers
-
-
-def test_run_that_lost_the_budget_publishes_nothing_more() -> None:
-    world = World()
-    first, second = (life_of(world, parse_queries(run=run)) for run in ("r", "s"))
-    with pytest.raises(BudgetHeld) as held:
-        read(first, world.events)
-    assert held.value.holder == ("d", "s")
-    assert world.service.spent_units() == {}
-    read(second, world.events)
-    assert windows_of(world, "s") == [("count", 0, 10), ("count", 10, 20)]
-    assert windows_of(world, "r") == []
-
-
-def test_run_takes_over_a_budget_only_on_request() -> None:
-    world = World(parse_queries(run="r"))
-    world.live()
-    with pytest.raises(BudgetHeld) as held:
-        life_of(world, parse_queries(start=20), take_over=False)
-    assert held.value.holder == ("d", "r")
-    world.events += LATER
-    world.live()  # it still holds the budget
-    assert [start for _, start, _ in windows_of(world, "r")] == [0, 10, 20, 30, 40, 50]
 
 
 @pytest.mark.parametrize(

@@ -104,30 +104,6 @@ def test_users_without_a_contribution_pay_nothing() -> None:
     assert service.charged() == [{"b": 1.0}, {}, {}]
 
 
-PURCHASES = {"customer": ["ann", "bob", "cyd", "dan"], "amount": [0.5, 0.0, 0.25, 1.0]}
-FRAMES = {
-    "pandas": pd.DataFrame(PURCHASES),
-    "pandas, sorted": pd.DataFrame(PURCHASES).sort_values("amount"),
-    "pandas, reversed": pd.DataFrame(PURCHASES)[::-1],
-    "pandas, labels from elsewhere": pd.DataFrame(PURCHASES, index=[3, 3, 0, 1]),
-    "polars": pl.DataFrame(PURCHASES),
-    "polars, sorted": pl.DataFrame(PURCHASES).sort("amount"),
-}
-
-
-@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
-def test_columns_are_paired_by_position(frame: pd.DataFrame | pl.DataFrame) -> None:
-    service, run = in_memory_run(1.0)
-    answerer = quiet(run)
-    assert answerer.answer(frame["customer"], frame["amount"]).value == 1.75
-    assert service.charged() == [{"ann": 0.5, "cyd": 0.25, "dan": 1.0}]
-    assert answerer.last_charge is not None
-    assert list(answerer.last_charge.users) == list(service.charged()[0])
-    whole = frame[["amount", "amount"]] if isinstance(frame, pd.DataFrame) else frame[["amount"]]
-    answerer.answer(frame["customer"], whole, dimension=whole.shape[1])
-    assert service.charged()[1].keys() == service.charged()[0].keys()
-
-
 def test_who_was_charged_is_told_in_the_caller_s_own_spelling() -> None:
     answerer = quiet(run_of(1.0))
     answerer.answer(["Zoe\u0308", "b", "Jörg"], [1.0, 0.0, 0.5])
