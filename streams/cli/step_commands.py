@@ -166,7 +166,10 @@ def _read(line: bytes) -> PublishedStep:
     try:
         return msgspec.json.decode(line, type=PublishedStep)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnusableInput(_A_PATTERN.sub(_A_NAME, str(error))) from error
+        problem = _A_PATTERN.sub(_A_NAME, str(error))
+        if "unknown field" in problem:
+            problem += f". Known are {', '.join(PublishedStep.__struct_fields__)}"
+        raise UnusableInput(problem) from error
 
 
 _A_PATTERN = re.compile(r"Expected `str` matching regex '[^']*'")

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, get_args
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -237,7 +237,23 @@ def _decoded(content: bytes, body: type[msgspec.Struct]) -> msgspec.Struct:
     try:
         return msgspec.json.decode(content, type=body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestFailed(ProblemReason.MALFORMED_REQUEST, f"the body: {error}") from None
+        detail = f"the body: {error}"
+        if "unknown field" in detail:
+            detail += f". Known are {_fields_of(body)}"
+        raise RequestFailed(ProblemReason.MALFORMED_REQUEST, detail) from None
+
+
+def _fields_of(body: type[msgspec.Struct]) -> str:
+    """Return the names of all fields of a body, with those of objects in brackets."""
+    known = []
+    for field in msgspec.structs.fields(body):
+        inner: dict[str, None] = {}  # a set in the order of the fields
+        for kind in get_args(field.type):
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+                tag = kind.__struct_config__.tag_field
+                inner |= dict.fromkeys([*([tag] if tag else []), *kind.__struct_fields__])
+        known.append(f"{field.name} ({', '.join(inner)})" if inner else field.name)
+    return ", ".join(known)
 
 
 def _always(content: bytes) -> Handler:

@@ -382,6 +382,15 @@ def test_errors_of_the_server_have_the_form_of_a_problem(
     assert response.headers["Content-Type"] == "application/problem+json"
 
 
+def test_unknown_field_is_refused_with_the_known_ones(gateway: Gateway, path: str) -> None:
+    noise = {**STEP["mechanism"], "noise": 1.0}
+    for change in ({"norm": 1.0}, {"mechanism": noise}):
+        response = ask(gateway, "POST", f"{path}/steps/0", {**STEP, **change})
+        assert response.status == 400
+        for known in ("norms", "(type, noise_stddev, scale)", "clip_norm"):
+            assert known in response.body["detail"]
+
+
 def test_broken_connection_ends_the_gateway_and_decides_nothing(
     service: Partitions, gateway: Gateway, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
