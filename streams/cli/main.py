@@ -6,6 +6,7 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import groupby
 from shutil import get_terminal_size
 from textwrap import TextWrapper
@@ -59,6 +60,8 @@ def _run(arguments: Sequence[str] | None) -> int:
                 "remove this setting (TURNSTILE_BUDGETS)"
             )
         try:
+            if config.budgets:
+                _warn_of_moved(config)
             return command.function(options, config)
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
@@ -80,6 +83,19 @@ def _run(arguments: Sequence[str] | None) -> int:
         note(traceback.format_exc())
         note("turnstile: this is a bug; the lines above say where")
         return Exit.SOFTWARE
+
+
+def _warn_of_moved(config: Config) -> None:
+    """Print a warning if a service continues the budgets of the file in the settings."""
+    from streams.sdk.budget_file import BudgetFile
+    from streams.sdk.errors import FileProblem, UnusableFile
+
+    try:
+        with closing(BudgetFile(config.budgets, config.timeout, writable=False)) as file:
+            file.check_moved()
+    except UnusableFile as error:
+        if error.problem is FileProblem.MOVED:  # the command reports the other problems
+            note(f"turnstile: {error}. What the file shows is outdated")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -134,12 +134,14 @@ def gateway(options: argparse.Namespace, config: Config) -> int:
         callers = Callers(config.gateway_keys, config.curator_keys)
     except InvalidKey as error:
         raise ConfigurationError(f"gateway_keys or curator_keys: {error}") from None
+    read = partial(read_datasets, config, moved_too=False)
     if config.budgets:
         create_file(config.budgets, config.partitions)
+        read()  # a file that was moved ends the command
     with Turnstile(config=config, signer=CallerSigner()) as turnstile:
         served = Gateway(
             turnstile,
-            StoredFacts(partial(read_datasets, config), partial(read_balances, config)),
+            StoredFacts(read, partial(read_balances, config)),
             options.listen,
             certificate,
             timeout=config.timeout,

@@ -210,21 +210,30 @@ def datasets_of(glances: Iterable[Glance]) -> dict[str, DatasetStatus]:
     return datasets
 
 
-def read_datasets(config: Config) -> dict[str, DatasetStatus]:
+def read_datasets(config: Config, *, moved_too: bool = True) -> dict[str, DatasetStatus]:
     """Return every dataset, with all records that are decided by now.
+
+    Args:
+        config: the settings with the service's addresses, or the budget file.
+        moved_too: whether to read a budget file whose budgets a service continues.
 
     Raises:
         Unavailable: Kafka or Redis does not answer, or a partition was never decided.
+        UnusableFile: the budget file cannot be read, or was moved.
     """
     if config.budgets:
-        return datasets_of(_read_file(config)[1])
+        return datasets_of(_read_file(config, moved_too=moved_too)[1])
     return datasets_of(_current_glances(config, topics_of(config).partitions))
 
 
-def _read_file(config: Config) -> tuple[bytes | None, list[Glance]]:
+def _read_file(
+    config: Config, *, moved_too: bool = True
+) -> tuple[bytes | None, list[Glance]]:
     """Return the log into which a budget file was moved, and the facts about its partitions."""
     now = int(time.time())
     with closing(BudgetFile(config.budgets, config.timeout, writable=False)) as file:
+        if not moved_too:
+            file.check_moved()
         moved_to, ledgers = file.moved_to(), file.load()
         metas = [file.fields(partition) for partition in range(file.partitions)]
     glances = []

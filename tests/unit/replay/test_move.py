@@ -88,8 +88,12 @@ def assert_refuses(path: Path) -> None:
             assert raised.value.problem is FileProblem.MOVED
         assert len(list(t.odometer(follow=False))) == 10
     environment = {"TURNSTILE_BUDGETS": str(path)}
-    done = turnstile("balance", "d", "--user", "3", environment=environment)
-    assert done.code == Exit.UNAVAILABLE, "the service may have charged the user since"
+    for command in (["balance", "d", "--user", "3"], ["gateway"]):
+        done = turnstile(*command, environment=environment)
+        assert done.code == Exit.UNAVAILABLE, "the service may have charged the user since"
+    for words in ("show d", "list"):
+        done = turnstile("dataset", *words.split(), environment=environment)
+        assert (done.code, "use the service" in done.said) == (Exit.OK, True)
     done = turnstile("status", "--json", environment=environment)
     assert done.code == Exit.UNAVAILABLE
     assert [(line["state"], line["reason"]) for line in done.lines] == [("waiting", "moved")] * P
