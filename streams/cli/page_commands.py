@@ -57,7 +57,7 @@ def dashboard(options: argparse.Namespace, config: Config) -> int:
     """Serve live, read-only pages about the service and its answers.
 
     All users of this machine see the state of the service and, at /answers, the published answers.
-    Numbers of users, runs, spending and rejected records need the password in
+    Numbers of users, runs and rejected records need the password in
     TURNSTILE_DASHBOARD_PASSWORD_FILE. Without one the command creates a password and prints it. If
     other machines can reach the pages, they need a password for everything, and TLS.
     """

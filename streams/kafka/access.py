@@ -98,7 +98,6 @@ ROLES: Mapping[str, Role] = {
         "shows operators the state of the service, answers and, after a login, events of users",
         {
             **dict.fromkeys(_EVERY_TOPIC, ("Describe", "DescribeConfigs")),
-            "odometer": ("Describe", "DescribeConfigs", "Read"),
             "rejects": ("Describe", "DescribeConfigs", "Read"),
             "answers": ("Describe", "DescribeConfigs", "Read"),
             "answers-state": ("Describe", "DescribeConfigs"),

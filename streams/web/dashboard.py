@@ -9,7 +9,7 @@
     POST /logout
 
 Requests change only sessions. On a loopback address every visitor sees the state of the service and
-the answers. Runs, spending, rejected records and numbers of users are data about users: only a
+the answers. Runs, rejected records and numbers of users are data about users: only a
 logged-in operator sees them. On any other address only a logged-in operator sees anything.
 """
 

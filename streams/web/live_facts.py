@@ -1,7 +1,7 @@
 """Store the last facts of each source of a service, and return them for the views.
 
-Facts about the service contain no data about people. Halts, rejects and odometers do, and are
-returned separately.
+Facts about the service contain no data about people. Rejected records and numbers of users do, and
+are returned separately.
 """
 
 from __future__ import annotations
@@ -15,27 +15,25 @@ from dataclasses import asdict
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import UnsetType
 
 from streams.config import Unavailable
 from streams.kafka.results import TopicsSeen
+from streams.ledger.outputs import Channel
 from streams.operations.check_tables import Level, Row, Table, findings_of
 from streams.operations.doctor import of_partition, of_worker
 from streams.operations.endpoints import WorkerSeen
-from streams.operations.guarantees import budget_of, spent_share
+from streams.operations.guarantees import budget_of
 from streams.operations.rejected import readable
 from streams.operations.run_progress import RunStatus, runs_of
 from streams.operations.status import Overview, PartitionStatus, overview_of
-from streams.records import OdometerRecord
-from streams.sdk.decisions import UNREADABLE
 from streams.sdk.followers import Followed, distinct_rejects
 from streams.store.store_port import Glance
 from streams.web.sources import NOT_YET, Source
-from streams.web.spending import Spending
 
 K = TypeVar("K")
 
 ESSENTIAL = ("Kafka", "Redis")
+REJECTS = Channel.REJECTS.value
 
 
 def alarms_of(
@@ -104,26 +102,20 @@ class ServiceFacts:
     """The last facts about a service. Any thread may call every method.
 
     Attributes:
-        sources: Kafka, Redis and the followed topics, by name.
+        sources: Kafka, Redis and the topic of rejected records, by name.
         topics: when Kafka and Redis last answered; None before.
         workers: the last answers of the known workers.
     """
 
-    def __init__(self, delta: float, sources: Sequence[str]) -> None:
-        """Begin without facts.
-
-        Args:
-            delta: the delta of the epsilons.
-            sources: the names of the topics that are followed.
-        """
-        self.sources = {name: Source(name) for name in (*ESSENTIAL, *sources)}
+    def __init__(self, delta: float) -> None:
+        """Begin without facts; ``delta`` is that of the epsilons."""
+        self.sources = {name: Source(name) for name in (*ESSENTIAL, REJECTS)}
         self.topics: TopicsSeen | None = None
         self.workers: list[WorkerSeen] = []
         self._delta = delta
         self._lock = threading.Lock()
         self._looks: deque[Look] = deque([Look(0.0, Overview([], {}), [])])
         self._rates: deque[float] = deque(maxlen=HISTORY)
-        self._spending = Spending()
         self._reasons: Counter[str] = Counter()
         self._rejects: deque[dict[str, Any]] = deque(maxlen=_SHOWN_REJECTS)
 
@@ -192,17 +184,18 @@ class ServiceFacts:
         }
 
     def people(self) -> dict[str, Any]:
-        """Return data about users: their numbers, runs, spending and rejected records."""
+        """Return data about users: their numbers, runs and rejected records."""
         with self._lock:
             overview = self._looks[-1].overview
-            users = {name: found.users for name, found in overview.datasets.items()}
             return {
                 "users": {
                     "partitions": {one.partition: one.users for one in overview.partitions},
-                    "datasets": users,
+                    "datasets": {name: found.users for name, found in overview.datasets.items()},
+                    "exhausted": {
+                        name: found.exhausted for name, found in overview.datasets.items()
+                    },
                 },
                 "runs": self._runs(),
-                "spending": self._spending.distribution(users),
                 "refused": sorted(self._rejects, key=lambda one: one["time"] or "", reverse=True),
             }
 
@@ -237,21 +230,6 @@ class ServiceFacts:
             with self._lock:
                 self._reasons[rejected.reason] += 1
                 self._rejects.appendleft(shown)
-
-    def follow_odometer(self, records: Iterator[Followed]) -> None:
-        """Count the spent shares of budgets, until the records end."""
-        decoder = msgspec.msgpack.Decoder(OdometerRecord)
-        for record in records:
-            with suppress(*UNREADABLE):
-                odometer = decoder.decode(record.value)
-                order = None if isinstance(odometer.order, UnsetType) else odometer.order
-                with self._lock:
-                    found = self._looks[-1].overview.datasets.get(odometer.dataset)
-                    if found is None:
-                        continue  # the dataset was withdrawn, or is too new
-                    share = spent_share(found.policy, odometer.bound, order)
-                    if share is not None:
-                        self._spending.see(odometer, share)
 
 
 def _decided(look: Look) -> dict[int, int]:

@@ -9,14 +9,13 @@ old, and the source is asked again.
     Redis     every second     three small keys of each partition, with the numbers of its runs
     workers   every 2 seconds  /healthz and /metrics, if their addresses are known
     rejects   as written       reason and record
-    odometer  as written       the spent shares of the budgets
 
-The last two, and the numbers of users and runs, are data about people, and are returned separately.
+The last one, and the numbers of users and runs, are data about people, and are returned separately.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from streams.config import Config
@@ -24,9 +23,9 @@ from streams.kafka.topics import Topics
 from streams.ledger.outputs import Channel
 from streams.operations.endpoints import ask_workers
 from streams.operations.status import look_at, read_glances
-from streams.sdk.followers import Followed, Reading
+from streams.sdk.followers import Reading
 from streams.sdk.kafka_connection import read_topic
-from streams.web.live_facts import ServiceFacts
+from streams.web.live_facts import REJECTS, ServiceFacts
 from streams.web.sources import SourceThreads
 
 
@@ -46,17 +45,13 @@ class Watch(SourceThreads):
             delta: the delta of the epsilons.
         """
         super().__init__(config)
-        self.facts = ServiceFacts(delta, [Channel.REJECTS.value, Channel.ODOMETER.value])
+        self.facts = ServiceFacts(delta)
         self._addresses = workers
 
     def start(self) -> None:
         """Start the threads."""
-        self.run(
-            self._look_at_service,
-            self._look_at_workers,
-            partial(self._follow, Channel.REJECTS, self.facts.follow_rejects),
-            partial(self._follow, Channel.ODOMETER, self.facts.follow_odometer),
-        )
+        follow = partial(self.repeat, self.facts.sources[REJECTS], self._follow_rejects)
+        self.run(self._look_at_service, self._look_at_workers, follow)
 
     def _look_at_service(self) -> None:
         with Topics(self.config) as topics:
@@ -82,15 +77,7 @@ class Watch(SourceThreads):
             self.facts.workers = ask_workers(self._addresses)
             self.closed.wait(2.0)
 
-    def _follow(self, channel: Channel, follow: Callable[[Iterator[Followed]], None]) -> None:
-        source = self.facts.sources[channel.value]
-
-        def read() -> None:
-            records = read_topic(self.config, channel, Reading("earliest"), self.closed)
-            source.answered()
-            follow(records)
-
-        # The policies come first: without them no spending is counted.
-        while self.facts.topics is None and not self.closed.wait(0.05):
-            pass
-        self.repeat(source, read)
+    def _follow_rejects(self) -> None:
+        records = read_topic(self.config, Channel.REJECTS, Reading("earliest"), self.closed)
+        self.facts.sources[REJECTS].answered()
+        self.facts.follow_rejects(records)

@@ -102,19 +102,9 @@ function markOld(id, isOld) {
 
 const state = (kind, text = kind) => made("span", { class: `state ${kind}`, text });
 
-// Whether a partition fits the text of the filter: numbers and ranges, or a part of owner or state.
-function fits(one, text) {
-  return text.split(",").some((part) => {
-    const word = part.trim().toLowerCase();
-    const range = /^(\d+)(?:\s*-\s*(\d+))?$/.exec(word);
-    if (range) return one.partition >= +range[1] && one.partition <= +(range[2] ?? range[1]);
-    return word !== "" && `${one.state} ${one.owner ?? "none"}`.toLowerCase().includes(word);
-  });
-}
-
 // Only a logged-in operator sees columns and figures with numbers of users. In a long list,
 // partitions that are not deciding come first, and the others open on demand.
-function partitions({ list, users, text }) {
+function partitions({ list, users }) {
   if (!list.length) return [nothing("No partition yet.")];
   const columns = [
     ["partition", "word wide named", (one) => one.partition],
@@ -126,11 +116,6 @@ function partitions({ list, users, text }) {
     ["snapshot at", "", (one) => number(one.snapshot)],
     ["heartbeat", "", ({ partition }) => made("span", { "data-seen": partition, text: ago(partition) })],
   ];
-  if (text) {
-    const found = list.filter((one) => fits(one, text));
-    const count = nothing(`${found.length} of ${list.length} partitions`);
-    return [count, found.length > 0 && table(columns, found, "dense")];
-  }
   if (list.length <= FOLDED_FROM) return [table(columns, list)];
   const well = list.filter((one) => one.state === "deciding");
   const others = list.filter((one) => one.state !== "deciding");
@@ -145,19 +130,6 @@ function partitions({ list, users, text }) {
   ];
 }
 
-let latest = null;
-
-function showPartitions() {
-  const [service, users] = latest;
-  const list = service.partitions.map((one) => ({ ...one, seen: undefined }));
-  const text = at("filter").value.trim();
-  at("filter-line").hidden = list.length <= FOLDED_FROM;
-  fill("partitions", { list, users, text }, partitions);
-  showSeen();
-}
-
-at("filter").addEventListener("input", showPartitions);
-
 function datasets({ list, users }) {
   const up = (epsilon) => number(Math.ceil(1e4 * epsilon) / 1e4, 4);
   return longTable("datasets", [
@@ -167,6 +139,7 @@ function datasets({ list, users }) {
     ["epsilon", "", (one) => (one.epsilon === null ? "infinite" : up(one.epsilon))],
     ["at delta", "", (one) => one.delta.toExponential()],
     users && ["users", "", (one) => number(users.datasets[one.dataset])],
+    users && ["exhausted", "", (one) => number(users.exhausted[one.dataset])],
   ], list);
 }
 
@@ -211,24 +184,6 @@ function runs(list) {
   ], list)];
 }
 
-function spending(list) {
-  if (!list.length) return [nothing("No dataset yet.")];
-  return list.map((one) => {
-    const share = (place) => `to ${(100 * (place + 1)) / one.parts.length} %`;
-    const sample = one.one_in > 1 ? `, estimated from one user in ${one.one_in}` : "";
-    return made(
-      "div",
-      {},
-      made("h3", { text: one.dataset }),
-      nothing(
-        `${number(one.users)} users${sample}, by the share of the budget spent at most. ` +
-          "Users of the last bar, in another colour, have the least left.",
-      ),
-      bars(one.parts.map((count, place) => [share(place), count])),
-    );
-  });
-}
-
 const moment = (time) => (time ? `${time.slice(0, 19).replace("T", " ")} UTC` : "unknown time");
 
 function refused(list) {
@@ -247,18 +202,6 @@ function refused(list) {
   });
 }
 
-// The header stays in view. It repeats the first alarm while the alarms themselves are out of view.
-let alarmsAreInView = true;
-
-function showFirstAlarm() {
-  at("first-alarm").hidden = at("alarms").hidden || alarmsAreInView;
-}
-
-new IntersectionObserver(([entry]) => {
-  alarmsAreInView = entry.isIntersecting;
-  showFirstAlarm();
-}).observe(at("alarms"));
-
 function showAlarms(alarms) {
   const wrong = alarms.filter((one) => one.level === "wrong").length;
   const all = alarms.length;
@@ -267,9 +210,6 @@ function showAlarms(alarms) {
   else pill("well", "no alarms");
   at("alarms").hidden = !all;
   fill("alarms", alarms, (alarms) => grouped(alarms).map(alarm));
-  at("first-alarm").textContent = all ? alarms[0].what : "";
-  at("first-alarm").className = wrong ? "wrong" : "care";
-  showFirstAlarm();
 }
 
 function figures({ rate, rates, lag, partitions, users }) {
@@ -288,7 +228,6 @@ function showService(service, users = null) {
   at("service").hidden = service === null;
   if (service === null) {
     at("alarms").hidden = true;
-    showFirstAlarm();
     pill("care", "login required");
     return;
   }
@@ -298,8 +237,9 @@ function showService(service, users = null) {
   const states = service.partitions.map((one) => one.state);
   fill("figures", { rate, rates, lag, partitions: states, users: allUsers }, figures);
   noteSeen(service);
-  latest = [service, users];
-  showPartitions();
+  const list = service.partitions.map((one) => ({ ...one, seen: undefined }));
+  fill("partitions", { list, users }, partitions);
+  showSeen();
   at("datasets-section").hidden = !service.datasets.length;
   fill("datasets", { list: service.datasets, users }, datasets);
   at("workers-section").hidden = !service.workers.length;
@@ -316,7 +256,7 @@ function showPeople(people, known) {
   at("login").hidden = known;
   at("leave").hidden = !known;
   at("people").hidden = people === null;
-  const builders = { runs, spending, refused };
+  const builders = { runs, refused };
   for (const [id, build] of Object.entries(builders)) {
     fill(id, people && people[id], (content) => (content === null ? [] : build(content)));
   }

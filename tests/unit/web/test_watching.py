@@ -1,8 +1,7 @@
-"""A watch counts records once, and stores no user ids."""
+"""A watch counts records once, and shows no data about people among the facts."""
 
 from __future__ import annotations
 
-import random
 import time
 from contextlib import closing, nullcontext
 from dataclasses import replace
@@ -15,17 +14,15 @@ import pytest
 from streams.config import Config
 from streams.kafka.results import TopicsSeen
 from streams.ledger.ledger import DatasetSummary, RunSummary, Summary
-from streams.ledger.outputs import Channel
 from streams.operations import status
 from streams.operations.endpoints import WorkerSeen, ask_workers
 from streams.operations.status import PartitionState
-from streams.records import OdometerRecord, Rejected, encode
+from streams.records import Rejected, encode
 from streams.sdk.followers import Followed
 from streams.store.store_port import Glance, Inventory, Pulse, SuspensionReason, pack_report
 from streams.web import watching
-from streams.web.live_facts import ServiceFacts, alarms_of
+from streams.web.live_facts import REJECTS, ServiceFacts, alarms_of
 from streams.web.sources import NOT_YET, Source
-from streams.web.spending import PARTS, Spending
 from streams.web.watching import Watch
 from tests.doubles.memory_store import meta_of
 from tests.unit.operations.test_diagnosis import HEALTHY
@@ -43,31 +40,6 @@ SUSPENDED = replace(
 )
 
 
-def odometer(user: int) -> OdometerRecord:
-    return OdometerRecord(dataset="d", user=user, partition=0, offset=1, bound=[1.0])
-
-
-def test_user_counts_once_at_the_highest_bound() -> None:
-    spending = Spending()
-    for user in range(10):
-        for share in (1 / 8, 3 / 8 + 1e-9, 2 / 8):
-            spending.see(odometer(user), share)
-    spending.see(odometer(10), 1.0)
-    (shown,) = spending.distribution({"d": 20})
-    assert shown["parts"] == [9, 0, 10, 0, 0, 0, 0, 1]
-    assert len(shown["parts"]) == PARTS
-
-
-def test_many_users_are_sampled() -> None:
-    random.seed(5)
-    spending = Spending(most_users=500)
-    for user in range(8_000):
-        spending.see(odometer(user), 1.0 if user % 4 == 0 else 0.5)
-    (shown,) = spending.distribution({"d": 8_000})
-    assert shown["one_in"] in (16, 32)
-    assert shown["parts"][-1] == pytest.approx(2_000, rel=0.4)
-
-
 def test_worst_alarm_comes_first() -> None:
     sources = [Source("Kafka", None, 100.0), Source("halts", "not admitted", 0.0)]
     gone = WorkerSeen("h:1", "does not answer")
@@ -83,7 +55,8 @@ def test_worst_alarm_comes_first() -> None:
 
 @pytest.mark.parametrize("silent", ["Redis", "Kafka"])
 def test_alarm_of_a_silent_source(silent: str) -> None:
-    facts = ServiceFacts(1e-5, ["odometer"])
+    facts = ServiceFacts(1e-5)
+    facts.sources[REJECTS] = Source(REJECTS, None, time.monotonic())
     for name, age in (("Kafka", 0.5), ("Redis", 0.5), (silent, 43.0)):
         asked = time.monotonic() - age
         facts.sources[name] = Source(name, None, asked, asked=asked)
@@ -98,7 +71,7 @@ def test_alarm_of_a_silent_source(silent: str) -> None:
 
 
 def test_sources_and_workers_that_never_answered_are_away() -> None:
-    shown = ServiceFacts(1e-5, []).service()["sides"]
+    shown = ServiceFacts(1e-5).service()["sides"]
     assert shown == {name: {"age": None, "away": True} for name in ("Kafka", "Redis")}
     (seen,) = ask_workers(["127.0.0.1:1"])
     assert seen.problem
@@ -107,7 +80,7 @@ def test_sources_and_workers_that_never_answered_are_away() -> None:
 def test_records_read_again_count_once() -> None:
     """After an outage of Kafka, a topic is read from some records back."""
     refused = Rejected(partition=0, offset=5, reason="malformed", detail="odd", record=b"x")
-    facts = ServiceFacts(1e-5, ["rejects"])
+    facts = ServiceFacts(1e-5)
     for _ in range(2):
         facts.follow_rejects(iter([Followed(0, encode(refused), 100.0)]))
     assert facts.service()["rejects"] == {"malformed": 1}
@@ -146,7 +119,7 @@ def test_log_end_is_read_after_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_log_that_ends_early_is_shown() -> None:
-    facts = ServiceFacts(1e-5, [])
+    facts = ServiceFacts(1e-5)
     see(facts, next="9")
     (partition,) = facts.service()["partitions"]
     assert partition["reason"] is SuspensionReason.LOG_ENDS_EARLY
@@ -155,7 +128,7 @@ def test_log_that_ends_early_is_shown() -> None:
 def test_runs_have_the_rate_of_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("streams.web.live_facts.time.monotonic", lambda: now)
-    facts = ServiceFacts(1e-5, [])
+    facts = ServiceFacts(1e-5)
     see(facts, step=3)
     assert facts.people()["runs"][0]["rate"] == 0.0
     now += 4.0
@@ -168,7 +141,7 @@ def test_runs_have_the_rate_of_their_steps(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("counts", [(5, 3), (6, 0)])
 def test_service_state_contains_no_user_data(counts: tuple[int, int]) -> None:
     def facts_of(users: int, exhausted: int) -> ServiceFacts:
-        facts = ServiceFacts(1e-5, [])
+        facts = ServiceFacts(1e-5)
         summary = Summary({"d": DatasetSummary(policy("d"), users, exhausted)}, 0, 0)
         changes, outbox = str(users), str(exhausted)
         see(facts, summary, head=f"{users}{exhausted}", changes=changes, outbox=outbox)
@@ -181,7 +154,8 @@ def test_service_state_contains_no_user_data(counts: tuple[int, int]) -> None:
     usual, other = facts_of(5, 0), facts_of(*counts)
     assert shown(usual)["datasets"][0]["dataset"] == "d"
     assert shown(other) == shown(usual)
-    assert usual.people()["users"] == {"partitions": {0: 5}, "datasets": {"d": 5}}
+    users = {"partitions": {0: 5}, "datasets": {"d": 5}, "exhausted": {"d": 0}}
+    assert usual.people()["users"] == users
     assert other.people()["users"]["datasets"] == {"d": counts[0]}
 
 
@@ -200,7 +174,7 @@ def test_failure_log_contains_no_user(
     watch = Watch(Config(), [], delta=1e-5)
     watch.start()
     with closing(watch):
-        rejects = watch.facts.sources[Channel.REJECTS.value]
+        rejects = watch.facts.sources[REJECTS]
         eventually(lambda: rejects.problem not in (None, NOT_YET))
     shown = f"{watch.facts.service()['alarms']}{caplog.text}"
     assert "KeyError" in shown
