@@ -168,12 +168,6 @@ def gateway(options: argparse.Namespace, config: Config) -> int:
     "portal",
     OBSERVER,
     *page_options("127.0.0.1:8481"),
-    arg(
-        "--most N",
-        "the records that the portal can hold, about 100 bytes of disk each",
-        whole(2**10, 2**32),
-        default=2**24,
-    ),
     AT_DELTA,
     lines=("page",),
 )
@@ -192,7 +186,7 @@ def portal(options: argparse.Namespace, config: Config) -> int:
     start_log("WARNING", config.log_format)
     keys = LinkKeys(config.portal_key, config.prefix)
     certificate = certificate_of(options)
-    reader = RecordReader(config, options.most)
+    reader = RecordReader(config)
     owners = Owners(reader, options.delta)
     with closing(Visits(config.portal_state)) as visits:
         served = Portal(owners, keys, visits, options.listen, certificate, page=options.url)

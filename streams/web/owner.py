@@ -40,7 +40,7 @@ class Owners:
     def content(self, claims: Claims) -> dict[str, Any]:
         """Return the content of the page for the user of a link.
 
-        ``state`` is "ready", "away", or "reading", with the share that was read in ``done``. If
+        ``state`` is "ready", or "reading", with the share that was read in ``done``. If
         ``is_away``, Kafka does not answer, and the content may be older than ``as_of``.
         """
         records = self._reader.records
@@ -54,8 +54,7 @@ class Owners:
         }
         own = records.of(claims.user)
         if own is None:
-            state = "away" if records.is_full else "reading"
-            return {**common, "state": state, "done": records.done}
+            return {**common, "state": "reading", "done": records.done}
         names = list(claims.datasets)
         names = names or sorted({*own.accounts, *(one.dataset for one in own.episodes)})
         shown = []

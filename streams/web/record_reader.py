@@ -36,15 +36,9 @@ class RecordReader(SourceThreads):
         as_of: all records before this time were read, in seconds since 1970; None until then.
     """
 
-    def __init__(self, config: Config, most: int) -> None:
-        """Describe the reader; ``start`` starts it.
-
-        Args:
-            config: of the service.
-            most: maximum number of records.
-        """
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.records = RecordDatabase(most)
+        self.records = RecordDatabase()
         self.datasets: dict[str, DatasetStatus] = {}
         self._kafka, self._redis = (Source(name, is_logged=True) for name in ("Kafka", "Redis"))
         self.as_of: float | None = None

@@ -8,9 +8,8 @@ A table in memory would need as much memory as there are users. An index of offs
 then each page fetches its records from Kafka one by one, and has to notice which ones compaction
 deleted meanwhile.
 
-When the database has the maximum number of rows, it keeps the newest odometer record of each user
-and dataset, and the later half of the HALTs. If that frees less than an eighth, the database is
-full and shows no user anything: a missing record could be one that reports more spending.
+Without room on the disk, reading fails, and the topics are read again from their beginning. No user
+is shown anything until all records are there: a missing one could report more spending.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ logger = logging.getLogger("turnstile.portal")
 MOST_POINTS = 64
 """Maximum number of odometer records of a user and dataset that are shown, with the newest."""
 _CACHE_KIB = 64 * 1024
-_FULL_AGAIN = 7 / 8
 _UNKNOWN, _ERASED = -1, 2**63 - 1
 """Offsets before and after all others: an odometer record that counts for nothing, and a
 tombstone."""
@@ -72,13 +70,6 @@ ON CONFLICT (user, dataset, run) DO UPDATE SET
     exhausted = excluded.exhausted, refused_by = excluded.refused_by
 WHERE excluded.last > halts.last -- else the record was published again
 """
-_SUPERSEDED = """
-DELETE FROM odometers WHERE at < (
-    SELECT max(at) FROM odometers AS newer
-    WHERE newer.user = odometers.user AND newer.dataset = odometers.dataset
-)
-"""
-_MEDIAN = "SELECT ended FROM halts ORDER BY ended LIMIT 1 OFFSET (SELECT count(*) / 2 FROM halts)"
 
 
 class Point(NamedTuple):
@@ -142,30 +133,24 @@ class UserRecords:
 class RecordDatabase:
     """The records of all users. One thread adds records; any thread may query.
 
-    Args:
-        most: maximum number of odometer records, plus users with a HALT in each run.
-
     Attributes:
         done: the share of the topics that was read, 0 to 1; until 1, nothing is shown.
-        is_full: whether records are missing, so that nothing is shown.
         halts_since: no HALT after this time is missing, in seconds since 1970; None without any.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self._changed = most, 0
+    def __init__(self) -> None:
         self._key = secrets.token_bytes(16)
         self._lock = Lock()
         self._database = sqlite3.connect("", check_same_thread=False)
         self._database.executescript(f"PRAGMA cache_size = -{_CACHE_KIB};{_TABLES}")
-        self.done, self.is_full = 0.0, False
+        self.done = 0.0
         self.halts_since: float | None = None
         self._begun: set[int] = set()
 
     def clear(self) -> None:
         """Delete all records, before the topics are read again from their beginning."""
         with self._lock, self._database:
-            self.done, self.is_full, self.halts_since = 0.0, False, None
-            self._changed = 0
+            self.done, self.halts_since = 0.0, None
             self._begun.clear()
             for table in ("odometers", "halts"):
                 self._database.execute(f"DELETE FROM {table}")
@@ -186,26 +171,18 @@ class RecordDatabase:
             records: of Kafka. A record may be published repeatedly.
             is_believed: whether a record is authentic.
         """
-        with self._lock:
-            if self.is_full:
-                return
-            with self._database:
-                for record in records:
-                    if channel is Channel.ODOMETER:
-                        self._add_odometer(record, is_believed(record))
-                    elif record.value is not None and is_believed(record):
-                        self._add_halts(record)
-                # Updates count as well, so this is at least the number of rows.
-                if self._changed > self._most:
-                    self._changed = self._count()
-                    if self._changed > _FULL_AGAIN * self._most:
-                        self._shrink()
+        with self._lock, self._database:
+            for record in records:
+                if channel is Channel.ODOMETER:
+                    self._add_odometer(record, is_believed(record))
+                elif record.value is not None and is_believed(record):
+                    self._add_halts(record)
 
     def of(self, user: User) -> UserRecords | None:
         """Return the records of a user; None unless all records are known."""
         name = self._hash(user)
         with self._lock:
-            if self.done < 1.0 or self.is_full:
+            if self.done < 1.0:
                 return None
             odometers, halts = (
                 self._database.execute(f"SELECT * FROM {table} WHERE user = ?", (name,)).fetchall()
@@ -237,17 +214,16 @@ class RecordDatabase:
                 bound = msgspec.msgpack.encode(read.bound)
                 if _UNKNOWN < read.offset < _ERASED:
                     point = (read.offset, record.timestamp / 1000, bound, order)
-        self._changed += self._database.execute(
+        self._database.execute(
             "INSERT OR IGNORE INTO odometers VALUES (?, ?, ?, ?, ?, ?)", (*name, *point)
-        ).rowcount
+        )
 
     def _add_halts(self, record: Any) -> None:
         written = record.timestamp / 1000
         try:
             answer = whole_answer(to_msgpack(record.value))
             if isinstance(answer, Decision | Halted):
-                added = self._database.executemany(_HALT, self._halts_of(answer, written))
-                self._changed += added.rowcount
+                self._database.executemany(_HALT, self._halts_of(answer, written))
         except (*UNREADABLE, OverflowError) as error:  # a step of more than 64 bits
             logger.warning("skipped a record of partition %s: %s", record.partition, error)
         else:
@@ -264,27 +240,6 @@ class RecordDatabase:
             name = self._hash(user), answer.dataset, answer.run
             reason = halt_reason(code), exhausted, refusing_budget(code, left_out.budgets)
             yield *name, step, step, written, written, is_roster, *reason
-
-    def _count(self) -> int:
-        rows = self._database.execute(
-            "SELECT (SELECT count(*) FROM odometers) + (SELECT count(*) FROM halts)"
-        )
-        return int(rows.fetchone()[0])
-
-    def _shrink(self) -> None:
-        self._database.execute(_SUPERSEDED)
-        median = self._database.execute(_MEDIAN).fetchone()
-        if median is not None:
-            self._database.execute("DELETE FROM halts WHERE ended <= ?", median)
-            self.halts_since = max(median[0], self.halts_since or 0.0)
-        self._changed = self._count()
-        if self._changed > _FULL_AGAIN * self._most:
-            self.is_full = True
-            logger.critical(
-                "the portal shows no data: there is room for %s records, and there are more users "
-                "than that. Start `turnstile portal` with a larger --most",
-                f"{self._most:,}",
-            )
 
     def _hash(self, user: User) -> bytes:
         """Return a keyed hash of an id and its type, for which no one can find two equal ids."""

@@ -239,7 +239,6 @@ function showOwn(own) {
 
 function lastLook(own) {
   const again = "This page tries again automatically.";
-  if (!own.is_away) return again;
   return own.as_of ? `They were last read on ${moment(own.as_of)}. ${again}` : again;
 }
 

@@ -42,7 +42,6 @@ class Reader:
     episodes: list[Episode] = field(default_factory=list)
     closed: bool = False
     is_known: bool = True
-    is_full: bool = False
     is_away: bool = False
     as_of: float | None = 60.0
     halts_since: float | None = 1.0
@@ -189,12 +188,10 @@ def test_an_odometer_of_another_policy_is_not_told_as_less(
     assert (seen["datasets"], seen["not_shown"]) == ([], 1)
 
 
-@pytest.mark.parametrize(("is_full", "state"), [(False, "reading"), (True, "away")])
-def test_nothing_is_told_while_not_everything_is_known(is_full: bool, state: str) -> None:
+def test_nothing_is_told_while_not_everything_is_known() -> None:
     for is_away in (False, True):
-        reader = Reader({"d": policy("d")}, is_known=False, is_full=is_full, is_away=is_away)
-        seen = told(reader)
-        assert (seen["state"], seen["is_away"], seen["done"]) == (state, is_away, 0.25)
+        seen = told(Reader({"d": policy("d")}, is_known=False, is_away=is_away))
+        assert (seen["state"], seen["is_away"], seen["done"]) == ("reading", is_away, 0.25)
         assert "datasets" not in seen
 
 

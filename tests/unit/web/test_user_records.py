@@ -35,12 +35,10 @@ from streams.web.record_reader import RecordReader
 from streams.web.user_records import MOST_POINTS, Account, Episode, RecordDatabase
 from tests.waiting import eventually
 
-ROOM = 1000
-
 
 @pytest.fixture
 def database() -> Iterator[RecordDatabase]:
-    with closing(RecordDatabase(ROOM)) as database:
+    with closing(RecordDatabase()) as database:
         database.done = 1.0
         yield database
 
@@ -86,7 +84,7 @@ USERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from(["1", "ada",
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), USERS), max_size=60))
 def test_each_user_gets_exactly_the_own_records(names: list[tuple[str, User]]) -> None:
-    with closing(RecordDatabase(ROOM)) as database:
+    with closing(RecordDatabase()) as database:
         database.done = 1.0
         add(database, *(odometer(at, 0.1, user, name) for at, (name, user) in enumerate(names)))
         for dataset, user in [*names, ("a", 0), ("a", "0")]:
@@ -136,35 +134,15 @@ def test_nothing_is_shown_until_everything_was_read(database: RecordDatabase) ->
     assert account(database) == Account()
 
 
-def test_a_full_database_keeps_the_newest_record_of_each_user(database: RecordDatabase) -> None:
-    for first in range(0, 5 * ROOM, 100):
-        add(database, *(odometer(first + user, 0.1, user) for user in range(100)))
-    for user in range(100):
-        assert account(database, user).points[-1].offset == 5 * ROOM - 100 + user
-
-
-def test_a_database_without_room_for_all_users_shows_none(database: RecordDatabase) -> None:
-    add(database, *(odometer(user, 0.1, user) for user in range(ROOM + 1)))
-    assert database.is_full
-    for user in (0, ROOM, "nobody"):
-        assert database.of(user) is None
-    database.clear()
-    database.done = 1.0
-    add(database, odometer(1, 0.1))
-    assert account(database).points
-
-
 COMMON: dict[str, Any] = {"dataset": "d", "attempt": 1, "partition": 0, "budgets": ["d"]}
 
 
-def decided(
-    step: int, halted: list[User], exhausted: Sequence[User] = (), run: str = "r"
-) -> Decision:
+def decided(step: int, halted: list[User], exhausted: Sequence[User] = ()) -> Decision:
     """One step of partition 0, of these users and one who is admitted."""
     users = [*halted, 10**6]
     return Decision(
         **COMMON,
-        run=run,
+        run="r",
         step=step,
         offset=step,
         digest=b"",
@@ -239,15 +217,6 @@ def test_a_halt_has_its_reason_and_the_budget_that_refused(database: RecordDatab
     assert (second.reason, second.refused_by) == ("budget", "d")
 
 
-def test_the_oldest_halts_are_dropped_first_and_since_says_so(database: RecordDatabase) -> None:
-    for number in range(50):
-        halt(database, decided(0, list(range(100)), run=f"run-{number}"), float(number))
-    kept = [episode.run for episode in episodes(database, 7)]
-    assert kept == [f"run-{number}" for number in range(49, 49 - len(kept), -1)]
-    assert 0 < len(kept) < 50
-    assert database.halts_since == 49.0 - len(kept)
-
-
 def test_no_halt_is_missing_after_each_partition_has_begun(database: RecordDatabase) -> None:
     for partition, at in ((0, 100.0), (1, 300.0), (2, 200.0), (0, 400.0)):
         one = record(None, encode(decided(int(at), [3])), at)
@@ -258,7 +227,7 @@ def test_no_halt_is_missing_after_each_partition_has_begun(database: RecordDatab
 
 def test_a_user_learns_that_kafka_does_not_answer() -> None:
     config = Config(kafka=f"127.0.0.1:{free_ports(1)[0]}", timeout=0.1)
-    with closing(RecordReader(config, ROOM)) as reader:
+    with closing(RecordReader(config)) as reader:
         reader.start()
         eventually(lambda: reader.is_away)
         seen = Owners(reader, DELTA).content(Claims.new(user="ada", ends=2**33))
