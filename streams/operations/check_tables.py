@@ -47,14 +47,12 @@ class Facts:
     """The facts from the parts of a service; a text says why a part does not answer.
 
     Attributes:
-        clock: this machine's time when Redis and Kafka were asked, in seconds since 1970.
         release: the version of this package.
         unknown: environment variables that look like settings but are none.
         answerers: the answers of the answerers.
         inputs: topic that they read -> its settings; None if the topic does not exist.
     """
 
-    clock: float
     kafka: KafkaFacts | str
     redis: Sequence[Mapping[str, Any]] | str  # facts of each of its servers
     overview: Overview | str

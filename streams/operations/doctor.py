@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -25,8 +24,6 @@ from streams.operations.status import (
 T = TypeVar("T")
 
 _DECIDING = PartitionState.DECIDING
-CLOCKS_APART = 5.0
-"""The seconds by which clocks may differ; above, times in rejects and alarms are misleading."""
 
 
 def diagnose(facts: Facts, config: Config) -> list[Finding]:
@@ -38,7 +35,6 @@ def diagnose(facts: Facts, config: Config) -> list[Finding]:
             *_workers(facts),
             *_partitions(facts),
             *of_answerers(facts, config),
-            *_clocks(facts),
             Table("settings", list(_settings(facts, config))),
         ]
     )
@@ -124,27 +120,6 @@ def _partitions(facts: Facts) -> Iterator[Table]:
     )
 
 
-def _clocks(facts: Facts) -> Iterator[Table]:
-    servers = [] if isinstance(facts.redis, str) else facts.redis
-    several = len(servers) > 1
-    apart = {
-        f"Redis at {one['address']}" if several else "Redis": float(one["now"]) - facts.clock
-        for one in servers
-    }
-    apart |= {one.address: one.ahead for one in facts.workers if one.ahead is not None}
-    rows: list[Row] = [
-        (
-            abs(by) > CLOCKS_APART and Level.WARNING,
-            f"{name}: the clock is {abs(by):.0f} s {'ahead of' if by > 0 else 'behind'} this one",
-            "Times in rejects, metrics and alarms are wrong; decisions do not depend on clocks",
-            "Synchronize the clocks with NTP",
-        )
-        for name, by in apart.items()
-    ]
-    same = f"{', '.join(apart)}: the same time as here"
-    yield Table("clocks", [*rows, (apart and Level.OK, same)])
-
-
 def _settings(facts: Facts, config: Config) -> Iterator[Row]:
     kafka, there = facts.kafka, None
     if not isinstance(kafka, str) and NORMS in kafka.topics:
@@ -197,7 +172,6 @@ def examine(
     """
     kafka = _answer(lambda: read_facts(config))
     redis = _answer(lambda: read_redis_facts(config))
-    clock = time.time()
     overview: Overview | str = "Kafka and Redis both have to answer"
     if not isinstance(kafka, str) and not isinstance(redis, str):
         overview = _answer(lambda: read_overview(config))
@@ -211,5 +185,5 @@ def examine(
     inputs = {} if isinstance(kafka, str) else _answer(lambda: read_inputs(config, read))
     if isinstance(inputs, str):  # Kafka has become unavailable
         inputs = {}
-    facts = Facts(clock, kafka, redis, overview, seen, release, unknown, answering, inputs)
+    facts = Facts(kafka, redis, overview, seen, release, unknown, answering, inputs)
     return diagnose(facts, config)

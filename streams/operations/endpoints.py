@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from typing import Any, TypeAlias
 from urllib.error import HTTPError
@@ -27,7 +25,6 @@ class WorkerSeen:
     release: str | None = None
     partitions: list[int] = field(default_factory=list)
     records: float = 0.0  # applied since it was started
-    ahead: float | None = None  # the seconds by which its clock is ahead of this one, to a second
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ Sample: TypeAlias = tuple[str, dict[str, str], float]
 
 
 def _answerer(
-    address: str, problem: str | None, _: list[int], samples: list[Sample], ahead: float | None
+    address: str, problem: str | None, _: list[int], samples: list[Sample]
 ) -> AnswererSeen:
     found = [
         (name.removeprefix(_ANSWERER), labels, value)
@@ -84,11 +81,7 @@ def _answerer(
 
 
 def _worker(
-    address: str,
-    problem: str | None,
-    partitions: list[int],
-    samples: list[Sample],
-    ahead: float | None,
+    address: str, problem: str | None, partitions: list[int], samples: list[Sample]
 ) -> WorkerSeen:
     release, records = None, 0.0
     for name, labels, value in samples:
@@ -96,11 +89,11 @@ def _worker(
             release = labels["version"]
         elif name == "turnstile_records_total":
             records += value
-    return WorkerSeen(address, problem, release, partitions, records, ahead)
+    return WorkerSeen(address, problem, release, partitions, records)
 
 
-def _asked(address: str, place: str) -> tuple[str | None, list[int], list[Sample], float | None]:
-    """Return why a process is not healthy, its partitions, its metrics, and its clock's advance.
+def _asked(address: str, place: str) -> tuple[str | None, list[int], list[Sample]]:
+    """Return why a process is not healthy, its partitions, and its metrics.
 
     Args:
         address: host:port of the process.
@@ -109,31 +102,28 @@ def _asked(address: str, place: str) -> tuple[str | None, list[int], list[Sample
     from prometheus_client.parser import text_string_to_metric_families
 
     try:
-        healthy, body, ahead = _get(f"http://{address}/healthz")
+        healthy, body = _get(f"http://{address}/healthz")
         health = json.loads(body)
         named = dict.fromkeys(place.format(**one) + one["problem"] for one in health["problems"])
-        _, metrics, _ = _get(f"http://{address}/metrics")
+        _, metrics = _get(f"http://{address}/metrics")
         samples = [
             (sample.name, sample.labels, sample.value)
             for family in text_string_to_metric_families(metrics)
             for sample in family.samples
         ]
     except (OSError, HTTPException, ValueError) as error:
-        return f"does not answer: {getattr(error, 'reason', error)}", [], [], None
+        return f"does not answer: {getattr(error, 'reason', error)}", [], []
     except (KeyError, TypeError) as error:
-        return f"does not answer: not an answer of /healthz: {error!r}", [], [], None
+        return f"does not answer: not an answer of /healthz: {error!r}", [], []
     problem = None if healthy else "; ".join(named) or "it reports that it is not healthy"
-    return problem, list(health.get("partitions") or []), samples, ahead
+    return problem, list(health.get("partitions") or []), samples
 
 
-def _get(url: str) -> tuple[bool, str, float | None]:
-    """Return whether the status is 200, the body, and by how much the clock there is ahead."""
+def _get(url: str) -> tuple[bool, str]:
+    """Return whether the status is 200, and the body."""
     try:
         answer = _OPENER.open(url, timeout=_WITHIN)
     except HTTPError as error:
         answer = error  # the body of a 503 has the problems
     with answer:
-        body = answer.read(_MOST_BYTES).decode(errors="replace")
-        date = answer.headers.get("Date")
-        ahead = None if date is None else parsedate_to_datetime(date).timestamp() - time.time()
-        return answer.status == 200, body, ahead
+        return answer.status == 200, answer.read(_MOST_BYTES).decode(errors="replace")

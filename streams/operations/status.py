@@ -406,7 +406,7 @@ def read_glances(config: Config, partitions: int) -> list[Glance]:
 
 
 def read_redis_facts(config: Config) -> list[dict[str, Any]]:
-    """Return the facts and the clock of each Redis server.
+    """Return the facts of each Redis server.
 
     Raises:
         Unavailable: Redis does not answer.

@@ -392,10 +392,9 @@ def _reason_of(error: Exception) -> StoreFailure:
 
 
 async def _facts(server: Server) -> dict[str, Any]:
-    seconds, micros = await server.time()
     to = server.connection_pool.connection_kwargs
     address = to.get("path") or f"{to.get('host')}:{to.get('port')}"
-    return {**await server.info(), "now": seconds + micros / 1_000_000, "address": address}
+    return {**await server.info(), "address": address}
 
 
 async def _memory_settings(server: Server) -> tuple[str, str] | None:

@@ -45,9 +45,8 @@ REDIS = {
     "maxmemory_policy": "noeviction",
     "aof_enabled": 1,
     "role": "master",
-    "now": NOW + 0.2,
 }
-WORKER = WorkerSeen("h:1", None, "1.0", [0, 1], 5.0, 0.4)
+WORKER = WorkerSeen("h:1", None, "1.0", [0, 1], 5.0)
 ANSWERS = {
     name: replace(TOPIC, partitions=1, settings=dict(settings))
     for name, settings in ANSWER_SETTINGS.items()
@@ -55,7 +54,6 @@ ANSWERS = {
 ANSWERER = AnswererSeen("a:1", None, True, 3.0, NOW + 60, "events", "arrival", 7200.0)
 INPUT = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}
 WELL = Facts(
-    NOW,
     KAFKA,
     [REDIS],
     Overview([HEALTHY, replace(HEALTHY, partition=1)], {}),
@@ -190,8 +188,6 @@ WARNINGS = {
     "partitions: no snapshot": first_partition(snapshot=None),
     "partitions: no erasure key": replace(WELL, overview=WITHOUT_KEY),
     "workers: another release": workers(release="0.9"),
-    "clocks: behind": redis(now=NOW - 60),
-    "clocks: a worker's": workers(ahead=60.0),
     "answerers: may not see their topics": UNSEEN_ANSWERS,
     "answerers: 2 of 3 copies": answers("answers-state", in_sync=2),
     "answerers: one copy": answers("answers-state", replicas=1, in_sync=1),
@@ -221,7 +217,7 @@ def test_healthy_service_has_no_problems() -> None:
     assert {"brokers": 3, "release": "4.1"} in [one.about for one in found]
     assert bad(found) == []
     assert {one.area for one in found} == {
-        *("Kafka", "topics", "Redis", "partitions", "workers", "clocks", "settings")
+        *("Kafka", "topics", "Redis", "partitions", "workers", "settings")
     }
 
 
