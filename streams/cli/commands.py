@@ -26,7 +26,7 @@ MODULES: Final[Mapping[str, tuple[str, str]]] = {
     "step_commands": ("datasets and runs", "publish"),
     "topic_commands": ("follow what was decided", "halts odometer rejects"),
     "answer_commands": ("answer queries", "answer answers"),
-    "operator_commands": ("operate", "status doctor trim acl keys completion"),
+    "operator_commands": ("operate", "status doctor trim acl keys"),
     "log_commands": ("audit", "verify backup statement import"),
     "loss_commands": ("audit", "explain report"),
 }

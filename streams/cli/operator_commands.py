@@ -334,28 +334,6 @@ def new_keys(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-@command(
-    "completion",
-    (),
-    arg("shell", "the shell", choices=("bash", "zsh", "fish")),
-)
-def completion(options: argparse.Namespace, _: Config) -> int:
-    """Print a script that completes commands and options in a shell.
-
-    bash: `turnstile completion bash > ~/.local/share/bash-completion/completions/turnstile`. zsh:
-    into a file _turnstile in a directory of fpath. fish: `turnstile completion fish >
-    ~/.config/fish/completions/turnstile.fish`.
-    """
-    from streams.cli.main import new_parser
-
-    try:
-        import shtab
-    except ImportError as error:
-        raise lacking("completion", "completion", error) from error
-    say(shtab.complete(new_parser(), options.shell))
-    return Exit.OK
-
-
 def write_secret(path: Path, secret: str) -> None:
     """Write a new file that only its owner can read.
 
