@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import wrap
 from typing import TypeAlias
 
 from streams.cli.commands import command
@@ -90,14 +88,6 @@ def _show_status(seen: Overview, options: argparse.Namespace) -> int:
     return Exit.UNAVAILABLE if wrong else Exit.OK
 
 
-_MARKS = {
-    Level.OK: ("32", "ok     "),
-    Level.WARNING: ("33", "warning"),
-    Level.WRONG: ("1;31", "WRONG  "),
-}
-"""The colour and the word of each level; words are equally long."""
-
-
 @command(
     "doctor",
     OBSERVER,
@@ -122,15 +112,12 @@ def doctor(options: argparse.Namespace, config: Config) -> int:
         show("finding", found, True)
         return Exit.REFUSED if wrong else Exit.OK
     for area, findings in groupby(found, key=lambda finding: finding.area):
-        say(_in_colour("1", area))
+        say(area)
         for finding in findings:
-            colour, mark = _MARKS[finding.level]
-            first, *rest = _wrapped(finding.what)
-            say(f"  {_in_colour(colour, mark)}  {first}")
-            if finding.level is not Level.OK:
-                rest += [*_wrapped(finding.means), *_wrapped(finding.do, "-> ")]
-            for line in rest:
-                say(f"{'':11}{line}")
+            tell(f"- {finding.level}: {plain(finding.what)}")
+            for text in (finding.means, finding.do and f"-> {finding.do}"):
+                if text and finding.level is not Level.OK:
+                    tell(f"  {plain(text)}")
         say("")
     warnings = sum(one.level is Level.WARNING for one in found)
     counts = [f"{wrong} wrong"] if wrong else ["Nothing is wrong"]
@@ -138,25 +125,6 @@ def doctor(options: argparse.Namespace, config: Config) -> int:
         counts.append(f"{warnings} {'warning' if warnings == 1 else 'warnings'}")
     say(f"{', '.join(counts)}.")
     return Exit.REFUSED if wrong else Exit.OK
-
-
-def _wrapped(text: str, begin: str = "") -> list[str]:
-    """Return the lines of a text beside the marks."""
-    width = max(20, min(100, get_terminal_size((100, 24)).columns) - 11)
-    lines = wrap(
-        plain(text),
-        width,
-        initial_indent=begin,
-        subsequent_indent=" " * len(begin),
-        break_long_words=False,  # commands are copied from here
-        break_on_hyphens=False,
-    )
-    return lines or [""]
-
-
-def _in_colour(code: str, text: str) -> str:
-    is_shown = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return f"\x1b[{code}m{text}\x1b[0m" if is_shown else text
 
 
 @command("trim", CLIENT, flag("--dry-run", "only show what would be deleted"), lines=("trim",))

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import os
 import secrets
-import shlex
 import signal
 import ssl
 import time
@@ -191,14 +190,7 @@ def portal(options: argparse.Namespace, config: Config) -> int:
     with closing(Visits(config.portal_state)) as visits:
         served = Portal(owners, keys, visits, options.listen, certificate, page=options.url)
 
-        def started() -> None:
-            reader.start()
-            if not options.json:
-                note(f"for example: {_example(options, served.url)}")
-                note("then type the id of a user and Ctrl-D")
-                note("an id of digits needs --user-ids integer or --user-ids string as well")
-
-        asyncio.run(serve_until_stopped(served, options, started, reader.close))
+        asyncio.run(serve_until_stopped(served, options, reader.start, reader.close))
     return Exit.OK
 
 
@@ -261,13 +253,6 @@ def portal_revoke(options: argparse.Namespace, config: Config) -> int:
         "revoked_link", {"id": options.id, "revoked": True, "was_opened": was_opened}, options.json
     )
     return Exit.OK
-
-
-def _example(options: argparse.Namespace, listens: str) -> str:
-    """Return a command that prints a link to this page."""
-    prefix = f" --prefix {shlex.quote(options.prefix)}" if options.prefix else ""
-    page = shlex.quote(options.url or listens)
-    return f"turnstile portal link{prefix} --url {page} --user -"
 
 
 def _linked_user(text: str, options: argparse.Namespace) -> User:

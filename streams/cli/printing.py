@@ -184,9 +184,12 @@ def say(text: str) -> None:
 def tell(text: str) -> None:
     """Print a sentence for people among the results, wrapped to the width of a terminal."""
     for line in text.split("\n"):
-        indent = "  " if line.startswith("- ") else ""
-        is_wrapped = sys.stdout.isatty()
-        say(fill(line, _width(), subsequent_indent=indent) if is_wrapped else line)
+        is_indented, is_wrapped = line.startswith(("- ", "  ")), sys.stdout.isatty()
+        indent = "  " if is_indented else ""
+        # Commands are copied from here, so words are not broken.
+        fit = TextWrapper(_width(), subsequent_indent=indent, break_long_words=False)
+        fit.break_on_hyphens = False
+        say(fit.fill(line) if is_wrapped else line)
 
 
 def note(message: object, *, is_wrapped: bool = False) -> None:
