@@ -32,7 +32,7 @@ from streams.operations.guarantees import (
     spent_epsilon,
     spent_share,
 )
-from streams.operations.rejected import Refusals, by_request, readable
+from streams.operations.rejected import by_request, readable
 from streams.operations.status import DatasetStatus, datasets_of, read_datasets, read_glances
 from streams.records import OdometerRecord, Reason
 from streams.sdk.file_connection import FileConnection
@@ -168,32 +168,20 @@ class OdometerMeanings:
 def rejects(options: argparse.Namespace, config: Config) -> int:
     """Show rejected requests: why, when, from which run, and the record itself.
 
-    A request that several partitions rejected is one line; with --follow, each rejection is.
+    A request that several partitions rejected is one line, with the first of them; with --follow,
+    each rejection is one.
     """
     dataset, run = options.of
 
-    def read() -> Refusals:
-        for written, rejected in distinct_rejects(_rejects(config, options.follow)):
-            if (
-                dataset in (None, rejected.dataset)
-                and run in (None, rejected.run)
-                and options.reason in (None, rejected.reason)
-            ):
-                yield written, rejected
-
-    def rows() -> Iterator[Mapping[str, Any]]:
-        refused = (
-            ((written, rejected, [rejected.partition]) for written, rejected in read())
-            if options.follow
-            else by_request(read)
-        )
-        for written, rejected, partitions in refused:
-            shown = readable(written, rejected)
-            record, packed = shown.pop("record"), shown.pop("bytes")
-            counted = {"partitions": sorted(set(partitions)), "count": len(partitions)}
-            yield {**shown, **counted, "record": record, "bytes": packed}
-
-    if not show("reject", rows(), options.json, follow=options.follow) and dataset is not None:
+    refused = (
+        (written, rejected)
+        for written, rejected in distinct_rejects(_rejects(config, options.follow))
+        if dataset in (None, rejected.dataset)
+        and run in (None, rejected.run)
+        and options.reason in (None, rejected.reason)
+    )
+    rows = (readable(*each) for each in (refused if options.follow else by_request(refused)))
+    if not show("reject", rows, options.json, follow=options.follow) and dataset is not None:
         # A rejected request may name any dataset, so this one need not exist.
         note(f"turnstile: no request about {'/'.join(filter(None, options.of))} was rejected")
     return Exit.OK

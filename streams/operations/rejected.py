@@ -1,12 +1,11 @@
-"""Refused requests for people: why, when, by which partitions, from which run, and the record."""
+"""Refused requests for people: why, when, from which run, and the record."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,29 +32,17 @@ _PACKED: Mapping[str, Callable[[bytes], Any]] = {
 }
 
 
-Refusals: TypeAlias = Iterator[tuple[float, Rejected]]
-"""When something was refused, in seconds since 1970, and what and why."""
+def by_request(refusals: Iterable[tuple[float, Rejected]]) -> Iterator[tuple[float, Rejected]]:
+    """Yield the first refusal of each request for each reason, with the time of each.
 
-
-def by_request(read: Callable[[], Refusals]) -> Iterator[tuple[float, Rejected, list[int]]]:
-    """Yield the first refusal of each request, and the partitions that refused it for that reason.
-
-    A client sends most requests to all partitions, and each of them refuses. A partition appears
-    more than once if the request was sent again.
-
-    Args:
-        read: returns the refusals from the first; called twice, because they may be many and large.
+    A client sends most requests to all partitions, and each of them refuses.
     """
-    partitions: dict[Hashable, list[int]] = defaultdict(list)
-    for _, rejected in read():
-        if (request := _request_of(rejected)) is not None:
-            partitions[request].append(rejected.partition)
     seen: set[Hashable] = set()
-    for written, rejected in read():
+    for written, rejected in refusals:
         request = _request_of(rejected)
         if request is None or request not in seen:
             seen.add(request)
-            yield written, rejected, sorted(partitions.get(request) or [rejected.partition])
+            yield written, rejected
 
 
 def _request_of(rejected: Rejected) -> Hashable | None:
