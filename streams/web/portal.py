@@ -4,7 +4,6 @@
     POST /enter    {"token": ...}: exchanges a link for a cookie, once
     POST /leave    ends the session and its link
     GET  /events   the content of the session's user (server-sent events)
-    GET  /own      the same content, once, as JSON
 
 The token of a link follows its #, so no server and no Referer header receives it. The page sends
 the token in the body of a request and removes it from the address. Browsers still store it in their
@@ -17,7 +16,6 @@ Only the session determines the user of a request.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 from collections.abc import Callable
@@ -73,7 +71,6 @@ class Portal(Site):
         self.post("/enter", self._enter)
         self.post("/leave", self._leave)
         self.get("/events", self._events)
-        self.get("/own", self._once)
 
     async def _enter(self, request: web.Request) -> web.Response:
         token = (await self.content(request, _Entry)).token
@@ -106,13 +103,6 @@ class Portal(Site):
             return PageEvent(content, goes_on=claims is not None)
 
         return await self.events(request, holder, MOST_OF_A_USER, next_event)
-
-    async def _once(self, request: web.Request) -> web.Response:
-        session = self._session_of(request)
-        if session is None:
-            return web.Response(status=403, text="open a link first")
-        content = await asyncio.to_thread(self._owners.content, session)
-        return web.Response(body=msgspec.json.encode(content), content_type="application/json")
 
     def _session_of(self, request: web.Request) -> Claims | None:
         """Return the claims of the session of a request, in any thread; None without a session."""

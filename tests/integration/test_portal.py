@@ -49,13 +49,13 @@ class Portal:
         connection.close()
         return cookie
 
-    def ask(self, cookie: str, path: str = "/own") -> tuple[int, bytes]:
+    def ask(self, cookie: str) -> bytes:
+        """Return what the page shows."""
         connection = self._connect()
-        connection.request("GET", path, headers={"Cookie": cookie})
-        answer = connection.getresponse()
-        said = answer.status, answer.read()
+        connection.request("GET", "/events", headers={"Cookie": cookie})
+        line = connection.getresponse().readline()
         connection.close()
-        return said
+        return line.removeprefix(b"data: ")
 
     def _connect(self) -> HTTPConnection:
         address = urlsplit(self.url)
@@ -66,8 +66,7 @@ class Portal:
         cookie = self.enter(self.keys.sign(Claims.new(user=user, ends=2**32, datasets=datasets)))
 
         def seen() -> dict[str, Any] | None:
-            status, said = self.ask(cookie)
-            assert status == 200
+            said = self.ask(cookie)
             assert not any(other.encode() in said for other in USERS if other != user)
             own: dict[str, Any] = json.loads(said)
             return own if own["state"] == "ready" else None

@@ -8,43 +8,22 @@ import numpy as np
 import pytest
 
 from accounting import MEASURES, InvalidInput, from_units_down, renyi_to_epsilon
-from streams.operations.guarantees import (
-    budget_epsilon,
-    spent_epsilon,
-    spent_share,
-)
+from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
 from streams.records import OdometerRecord, Policy
-from streams.sdk.dataset_requests import policy_from
+from tests.unit.web import test_owner
 
-NOTHING = {
-    "budget": None,
-    "odometer_step": None,
-    "on_exhaustion": "halt",
-    "user_ids": None,
-    "orders": None,
-}
 ORDERS = [256.0, 512.0, 1024.0]
 
 
-def policy(measure: str, epsilon: float, delta: float | None, orders: object = None) -> Policy:
-    given = {**NOTHING, "orders": orders, "epsilon": epsilon, "delta": delta}
-    return policy_from("d", partitions=4, measure=measure, sampled_levels=False, **given)
-
-
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
-@pytest.mark.parametrize(
-    ("measure", "orders"),
-    [("zcdp", None), ("gdp", None), ("renyi", None), ("renyi", ORDERS)],
-)
-def test_budget_epsilon_is_the_requested_one(measure, orders, epsilon) -> None:
-    found = policy(measure, epsilon, 1e-5, orders).epsilon(1e-5)
-    assert found <= epsilon * (1 + 1e-6)
-    assert found > 0.9 * epsilon
+def policy(measure: str, epsilon: float, delta: float, orders: object = None) -> Policy:
+    terms = {"measure": measure, "epsilon": epsilon, "delta": delta, "orders": orders}
+    return test_owner.policy("d", sampled_levels=False, **terms)
 
 
 def test_budget_epsilon_is_the_worst_per_user_order() -> None:
     kept = policy("renyi", 2.0, 1e-6)
     assert kept.per_user_order is True
+    assert 0.9 * 2.0 < kept.epsilon(1e-6) <= 2.0 * (1 + 1e-6)
     budgets = from_units_down(np.array(kept.budget))
     for order, budget in zip(kept.orders, budgets, strict=True):
         implied = renyi_to_epsilon([order], np.array([budget]), 1e-9)
@@ -77,8 +56,7 @@ def test_bound_of_another_policy_has_no_epsilon() -> None:
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "pure-dp", "renyi"])
 def test_no_smaller_epsilon_with_sampled_levels(measure) -> None:
-    given = {**NOTHING, "epsilon": 1.0, "delta": 1e-5, "sampled_levels": True}
-    kept = policy_from("d", partitions=4, measure=measure, **given)
+    kept = test_owner.policy("d", measure=measure, sampled_levels=True)
     order = kept.orders[3] if kept.orders else None
     bound = MEASURES[measure].stated(np.array(kept.budget) // 2).tolist()
     bound = bound if order is None else bound[3:4]

@@ -13,13 +13,12 @@ from streams.web.links import Claims, TokenKind, Visits
 from streams.web.portal import MOST_OF_A_USER, Portal
 from tests.unit.web.sites import ENDS, KEYS, USERS, Browser, Clock, portal, token_of
 
-ADA = (200, '{"secret":"of ada-lovelace"}')
+ADA = {"secret": "of ada-lovelace"}
 
 
 async def is_shut(browser: Browser, **headers: str) -> bool:
-    """Return whether neither path shows anybody anything."""
-    status, _ = await browser.get("own", **headers)
-    return status == 403 and await browser.event(**headers) is None
+    """Return whether nothing is shown."""
+    return await browser.event(**headers) is None
 
 
 async def test_a_link_is_exchanged_for_a_cookie_and_shows_its_user() -> None:
@@ -27,10 +26,9 @@ async def test_a_link_is_exchanged_for_a_cookie_and_shows_its_user() -> None:
         assert await is_shut(browser)
         for user, other in (USERS, USERS[::-1]):
             assert await browser.enter(token_of(user)) == 204
-            assert await browser.event() == {"secret": f"of {user}"}
             for query in ("", f"?user={other}", "?token=x", f"?u={other}&dataset=d", f"#{other}"):
-                status, said = await browser.get(f"own{query}", **{"X-User": other})
-                assert (status, other in said) == (200, False)
+                shown = await browser.event(f"events{query}", **{"X-User": other})
+                assert shown == {"secret": f"of {user}"}
         assert await browser.post("leave") == 204
         assert await is_shut(browser)
 
@@ -44,7 +42,7 @@ async def test_a_link_opens_one_browser_and_works_there_again() -> None:
             assert another.cookies == {}
             assert await is_shut(another)
         assert await browser.enter(token) == 204  # from its history or a bookmark
-        assert await browser.get("own") == ADA
+        assert await browser.event() == ADA
 
 
 async def test_a_link_that_was_left_opens_nothing_any_more() -> None:
@@ -69,7 +67,7 @@ async def test_opened_and_left_links_are_remembered_over_a_restart(tmp_path: Pat
         for token in (opened, left):
             assert await browser.enter(token) == 403
         browser.session.cookie_jar.update_cookies(cookies)
-        assert await browser.get("own") == ADA
+        assert await browser.event() == ADA
 
 
 async def test_a_revoked_link_ends_in_the_middle_of_a_session(tmp_path: Path) -> None:
@@ -145,7 +143,7 @@ async def test_no_log_has_a_token_or_a_user(caplog: pytest.LogCaptureFixture) ->
         await browser.enter(token)
         await browser.enter(token + "x")
         for header in (f"Bearer {token}", f"Bearer {token * 20}"):
-            await browser.get("own", Authorization=header)
+            await browser.event(Authorization=header)
         await browser.get(f"nowhere?token={token}")
     assert not any(text in caplog.text for text in (*USERS, token[:20]))
 

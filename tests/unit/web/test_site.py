@@ -32,7 +32,7 @@ SITES = (
         portal,
         "enter",
         {"token": token_of()},
-        "portal.css portal.js portal.svg common.js events own nowhere",
+        "portal.css portal.js portal.svg common.js events nowhere",
     ),
 )
 sites = pytest.mark.parametrize("site", SITES, ids=lambda site: site.login)
