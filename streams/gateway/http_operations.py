@@ -6,8 +6,8 @@ Each operation of an attempt asks all partitions for its state and continues it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from threading import BoundedSemaphore
@@ -65,8 +65,6 @@ Response = TypeVar("Response", bound=msgspec.Struct)
 
 MOST_HALTS: Final = 100_000
 """The maximum number of HALT events of a response."""
-_READS_OF_HALTS: Final = 2
-"""Each reads all that Kafka still has of the topic halts."""
 
 PARAMETERS: Final[Mapping[str, Any]] = {
     "dataset": Name,
@@ -118,14 +116,6 @@ class GatewayCall(NamedTuple):
             timeout=self.deadline.left(),
         )
 
-    def known(self, name: str) -> DatasetStatus:
-        """Return a dataset that exists.
-
-        Raises:
-            RequestRejected: it does not exist.
-        """
-        return _known(self.stored.datasets(), name)
-
 
 @dataclass(frozen=True)
 class Operation:
@@ -156,7 +146,7 @@ def create_dataset(call: GatewayCall) -> Dataset:
     """Create a dataset with a policy that never changes, or confirm that it has this policy."""
     given = asdict(call.body)
     name, share_of = given.pop("name"), given.pop("share_of")
-    whole = None if share_of is None else call.known(share_of).policy
+    whole = None if share_of is None else _known(call.stored.datasets(), share_of).policy
     policy = call.turnstile.create_dataset(
         name, **given, share_of=whole, timeout=call.deadline.left()
     )
@@ -165,7 +155,7 @@ def create_dataset(call: GatewayCall) -> Dataset:
 
 def show_dataset(call: GatewayCall) -> Dataset:
     """Show the policy of a dataset."""
-    found = call.known(call.place["dataset"])
+    found = _known(call.stored.datasets(), call.place["dataset"])
     return dataset_of(found.policy, closed=found.closed)
 
 
@@ -194,24 +184,37 @@ def show_budget(call: GatewayCall) -> BudgetList:
     )
 
 
-_reading_balances = BoundedSemaphore(1)
+_reading_balances, _reading_halts = BoundedSemaphore(1), BoundedSemaphore(2)
+"""A reader of balances loads a partition's state, and one of HALTs all that Kafka has of them."""
+
+
+@contextmanager
+def _one_of(readers: BoundedSemaphore) -> Iterator[None]:
+    """Take a place among the readers.
+
+    Raises:
+        RequestFailed: none is free.
+    """
+    if not readers.acquire(blocking=False):
+        detail = "other callers read this at this time: send this request again"
+        raise RequestFailed(ProblemReason.TOO_MANY_REQUESTS, detail)
+    try:
+        yield
+    finally:
+        readers.release()
 
 
 def list_balances(call: GatewayCall) -> BalanceList:
     """List the balances of users. For the curator only: they depend on the users' data."""
     dataset, users = call.place["dataset"], call.body.users
     known = [normal_form(user) if isinstance(user, str) else user for user in users]
-    if not _reading_balances.acquire(blocking=False):
-        detail = "another caller reads balances at this time: send this request again"
-        raise RequestFailed(ProblemReason.TOO_MANY_REQUESTS, detail)
     try:
-        found = call.stored.balances(dataset, list(dict.fromkeys(known)))
+        with _one_of(_reading_balances):
+            found = call.stored.balances(dataset, list(dict.fromkeys(known)))
     except Rejection as rejection:
         raise RequestRejected(rejection.reason, rejection.detail, None) from None
     except PartitionError as error:  # such as a missing erasure key
         raise RequestFailed(ProblemReason.SERVICE_UNAVAILABLE, str(error)) from None
-    finally:
-        _reading_balances.release()
     return BalanceList(balances=[msgspec.convert(balance, Balance) for balance in found])
 
 
@@ -304,22 +307,14 @@ def _known(datasets: Mapping[str, DatasetStatus], name: str) -> DatasetStatus:
     return datasets[name]
 
 
-_reading_halts = BoundedSemaphore(_READS_OF_HALTS)
-
-
 def list_halts(call: GatewayCall) -> HaltList:
     """List the HALT events of a run, for a caller that may charge it."""
     with suppress(RunIsClosed):  # workers have checked the caller's right before they say so
         call.resumed()
-    if not _reading_halts.acquire(blocking=False):
-        detail = f"{_READS_OF_HALTS} callers read HALTs at this time: send this request again"
-        raise RequestFailed(ProblemReason.TOO_MANY_REQUESTS, detail)
-    try:
-        dataset, run = call.place["dataset"], call.place["run"]
+    dataset, run = call.place["dataset"], call.place["run"]
+    with _one_of(_reading_halts):
         events = call.turnstile.halts(dataset, run=run, follow=False)
         halts = list(islice(events, MOST_HALTS + 1))
-    finally:
-        _reading_halts.release()
     return HaltList(halts=halts[:MOST_HALTS], is_complete=len(halts) <= MOST_HALTS)
 
 

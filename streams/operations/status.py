@@ -226,9 +226,7 @@ def read_datasets(config: Config, *, moved_too: bool = True) -> dict[str, Datase
     return datasets_of(_current_glances(config, topics_of(config).partitions))
 
 
-def _read_file(
-    config: Config, *, moved_too: bool = True
-) -> tuple[bytes | None, list[Glance]]:
+def _read_file(config: Config, *, moved_too: bool = True) -> tuple[bytes | None, list[Glance]]:
     """Return the log into which a budget file was moved, and the facts about its partitions."""
     now = int(time.time())
     with closing(BudgetFile(config.budgets, config.timeout, writable=False)) as file:

@@ -134,14 +134,7 @@ def test_only_prose_is_wrapped_in_notes(
         assert " ".join(lines) == text
 
 
-def test_json_log_has_the_reason_of_a_record_that_has_one() -> None:
-    record = logging.LogRecord("turnstile.worker", logging.CRITICAL, __file__, 1, "it", (), None)
-    assert "reason" not in json.loads(JsonLines().format(record))
-    record.reason = Ending.FENCED
-    assert json.loads(JsonLines().format(record))["reason"] == Ending.FENCED
-
-
-def test_json_log_hides_passwords() -> None:
+def test_json_log_has_the_reason_of_a_record_and_hides_passwords() -> None:
     try:
         raise OSError("redis://:secret@host is not there")
     except OSError:
@@ -149,7 +142,10 @@ def test_json_log_hides_passwords() -> None:
             "turnstile.worker", logging.ERROR, __file__, 1, "lost %s", ("redis://:secret@h",), None
         )
         record.exc_info = sys.exc_info()
+    assert "reason" not in json.loads(JsonLines().format(record))
+    record.reason = Ending.FENCED
     line = json.loads(JsonLines().format(record))
+    assert line["reason"] == Ending.FENCED
     assert (line["level"], line["logger"], line["message"]) == (
         "ERROR",
         "turnstile.worker",
