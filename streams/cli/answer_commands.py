@@ -191,11 +191,7 @@ def _journal_of(config: Config, dataset: str) -> Journal:
 
 
 class Printer:
-    """Prints each answer and correction as it is published.
-
-    Attributes:
-        count: the number of printed records.
-    """
+    """Prints each answer and correction as it is published."""
 
     def __init__(self, as_json: bool) -> None:
         self.count = 0

@@ -50,7 +50,6 @@ class Command:
     Attributes:
         name: its words, for example "dataset create".
         group: the part of ``--help`` that lists it.
-        function: what it does.
         summary: one sentence about it.
         more: further sentences for its ``--help``.
         settings: the settings that it reads, and that options can replace.

@@ -278,7 +278,6 @@ def local_stack(
 
     Args:
         config: the prefix, and the partitions of topics that do not exist yet.
-        workers: the number of workers.
         data: a directory to keep; None for a temporary one.
         secure: whether the servers have logins and encryption.
         known_ports: whether the servers may take the default ports.

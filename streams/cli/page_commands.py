@@ -280,7 +280,6 @@ def certificate_of(
     """Return the TLS settings of a page that other machines may reach, None without TLS.
 
     Args:
-        options: the options of the page.
         secret: what keeps others out if other machines can reach the page.
         setting: how to set it.
 
@@ -325,8 +324,6 @@ async def serve_until_stopped(
     """Serve a page until SIGINT or SIGTERM, and print its address.
 
     Args:
-        served: the page.
-        options: its options.
         started: called when the server listens.
         closed: called at the end; it may block.
 

@@ -198,7 +198,6 @@ def note(message: object, *, is_wrapped: bool = False) -> None:
     A command still cleans up if its terminal was closed, so errors are ignored.
 
     Args:
-        message: the message.
         is_wrapped: wrap it to the width of a terminal. Commands are copied from other notes.
     """
     text = redact(message)

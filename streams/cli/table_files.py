@@ -27,7 +27,6 @@ def check_file(path: Path, endings: Sequence[str] = ()) -> None:
     """Check that a file can be written, before anything is computed.
 
     Args:
-        path: the file.
         endings: the possible endings of its name; none for any.
 
     Raises:

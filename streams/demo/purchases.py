@@ -37,9 +37,7 @@ class Purchases:
     """The purchases of a shop, at most one per customer and day, by customer and then by day.
 
     Attributes:
-        name: of the shop.
         first_day: the date of day 0.
-        days: number of days.
         customers: (n,), the id of the customer.
         day: (n,), the number of the day.
         values: (n,), what the customer bought on this day in total.

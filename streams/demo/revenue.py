@@ -84,10 +84,7 @@ def compare_accountings(
     """Answer the revenue of every day on a new dataset and under the baselines; draw the plot.
 
     Args:
-        turnstile: the service.
         dataset: the name of the dataset to create.
-        journal: the journal of this dataset.
-        purchases: the data.
         folder: for the plot and the files of the query and the purchases.
         seeds: number of noise seeds.
     """

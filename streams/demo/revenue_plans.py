@@ -46,7 +46,6 @@ class TrainingPlan:
     """One accounting with its parameters.
 
     Attributes:
-        accounting: one of ACCOUNTINGS.
         cap: the largest contribution of a customer to a day.
         active_days: the number of days on which a customer can contribute the cap.
     """

@@ -76,12 +76,7 @@ PARAMETERS: Final[Mapping[str, Any]] = {
 
 
 class StoredFacts(NamedTuple):
-    """Reads the stored state of the service.
-
-    Attributes:
-        datasets: returns all datasets, with their policies.
-        balances: returns the balances of users in a dataset (``operations.balance``).
-    """
+    """Reads the stored state of the service."""
 
     datasets: Callable[[], Mapping[str, DatasetStatus]]
     balances: Callable[[str, Sequence[User]], Sequence[Mapping[str, Any]]]
@@ -91,11 +86,8 @@ class GatewayCall(NamedTuple):
     """One request, and what is needed to answer it.
 
     Attributes:
-        turnstile: a client of the service.
-        stored: reads its stored state.
         deadline: until when all partitions have to answer.
         place: the parameters of the path.
-        body: the body of the request.
     """
 
     turnstile: Turnstile

@@ -33,9 +33,6 @@ class LocalStackError(Failure):
     """A local program could not be found, downloaded, started or kept running.
 
     The message says what happened and what to do.
-
-    Attributes:
-        reason: the reason, for programs.
     """
 
     def __init__(self, reason: LocalFailure, message: str) -> None:

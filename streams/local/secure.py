@@ -169,7 +169,6 @@ class Secrets:
     """The passwords and keys in one directory.
 
     Attributes:
-        directory: the directory.
         passwords: each role's password, the same for Kafka and Redis.
         request_keys: the public key of each role that signs its requests, for access lists.
     """

@@ -56,7 +56,6 @@ class LocalStack:
         """Describe the stack; ``start()`` or ``with`` starts it.
 
         Args:
-            workers: number of workers.
             partitions: the number in topics that do not exist yet (the workers'
                 TURNSTILE_PARTITIONS).
             prefix: the prefix of topics and Redis keys (TURNSTILE_PREFIX of the workers).

@@ -92,9 +92,7 @@ def _balances_in(
     """Yield each user's balance in each budget that a charge to the dataset draws on.
 
     Args:
-        ledger: that of the users' partition.
         offset: the offset that it applies next.
-        dataset: the charged dataset.
         users: ids as the log has them.
 
     Raises:

@@ -25,8 +25,6 @@ class Finding:
     """One line of a diagnosis.
 
     Attributes:
-        area: the part of the service.
-        level: how much it matters.
         what: what was found, for people.
         means: what follows from it, for people.
         do: what the operator can do, for people.
@@ -49,7 +47,6 @@ class Facts:
     Attributes:
         release: the version of this package.
         unknown: environment variables that look like settings but are none.
-        answerers: the answers of the answerers.
         inputs: topic that they read -> its settings; None if the topic does not exist.
     """
 
@@ -69,13 +66,7 @@ from it, and what the operator can do. An ``OK`` row is shown if no other row of
 
 
 class Table(NamedTuple):
-    """The checks of one subject.
-
-    Attributes:
-        area: the part of the service.
-        rows: the checks.
-        about: the subject for programs.
-    """
+    """The checks of one subject."""
 
     area: str
     rows: Sequence[Row]

@@ -164,11 +164,7 @@ def examine(
 ) -> list[Finding]:
     """Ask all parts of a service for facts, and return the findings.
 
-    Args:
-        config: the settings with their addresses.
-        workers: host:port of the known workers' HTTP servers.
-        release: the version of this package.
-        answerers: host:port of the known answerers' HTTP servers.
+    Workers and answerers are host:port of their HTTP servers.
     """
     kafka = _answer(lambda: read_facts(config))
     redis = _answer(lambda: read_redis_facts(config))

@@ -40,7 +40,6 @@ def budget_epsilon(policy: Policy, order: float | None, delta: float) -> float:
     """Return the epsilon that the budget guarantees to one user.
 
     Args:
-        policy: the policy of the dataset.
         order: the user's own Rényi order, if the user has one.
         delta: the delta of the guarantee, strictly between 0 and 1.
     """
@@ -59,7 +58,6 @@ def spent_epsilon(
     if the bound is of another policy.
 
     Args:
-        policy: the policy of the dataset.
         bound: the bound of an odometer record.
         order: the user's own Rényi order, if the user has one.
         delta: the delta of the guarantee, strictly between 0 and 1.

@@ -104,10 +104,6 @@ def setting_of(
     """Return the check of a topic's setting.
 
     Args:
-        config: the settings of the service.
-        title: the name of the topic.
-        topic: its facts.
-        setting: the setting.
         wanted: the value that suits.
         advised: what follows from another value, if the value is only advised.
         needed: what follows from another value otherwise.

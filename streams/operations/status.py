@@ -68,7 +68,6 @@ class PartitionStatus:
     """The status of one partition.
 
     Attributes:
-        partition: its number.
         state: whether it is decided.
         owner: the worker that owns it; None if Redis has no state.
         next: the offset to apply next.
@@ -80,10 +79,7 @@ class PartitionStatus:
         head: the head of the hash chain; None if nothing was applied.
         snapshot: the offset at which the last snapshot continues; None if there is none, or it
             is not known.
-        reason: why it is not decided, a ``SuspensionReason`` or ``WaitReason``; None if it is, like
-            the next two.
-        problem: the same for people.
-        remedy: what the operator can do.
+        reason: why it is not decided, a ``SuspensionReason`` or ``WaitReason``; None if it is.
     """
 
     partition: int
@@ -132,8 +128,6 @@ class Overview:
     """The present status of a service.
 
     Attributes:
-        partitions: the status of each partition, in order.
-        datasets: the status of each dataset, by name.
         erased_without_key: partitions with erased users whose ids can be guessed.
     """
 

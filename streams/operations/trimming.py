@@ -36,7 +36,6 @@ class Trim:
     """A plan to delete records of one partition.
 
     Attributes:
-        partition: its number.
         start: the offset at which the log begins.
         end: the offset after its last record.
         snapshot: the offset at which the last complete snapshot continues; None if there is none.

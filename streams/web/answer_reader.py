@@ -22,11 +22,7 @@ MOST_WINDOWS: Final = 3000
 
 
 class AnswerReader(SourceThreads):
-    """Reads the published answers in a thread, from the first one on.
-
-    Args:
-        config: the address of Kafka, and the keys of answerers.
-    """
+    """Reads the published answers in a thread, from the first one on."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -53,16 +53,7 @@ class Dashboard(Site):
         *,
         page: str | None = None,
     ) -> None:
-        """Describe the server; ``start`` listens.
-
-        Args:
-            facts: the content of the page about the service.
-            answers: collects the content of the page with the answers.
-            sessions: of operators, who may see data about users.
-            address: as in ``Site``, and the next two.
-            certificate: for TLS.
-            page: the URL behind a proxy.
-        """
+        """Describe the server, with the arguments of ``Site``; ``start`` listens."""
         self._facts, self._answers, self._sessions = facts, answers, sessions
         super().__init__(address, certificate, page=page)
         self.get("/events", partial(self._sent, self._seen_by))

@@ -110,9 +110,7 @@ class LinkKeys:
         """Return the claims of a token that is valid now.
 
         Args:
-            token: as it came.
             now: seconds since 1970.
-            kind: the kind that is wanted.
 
         Raises:
             UnusableLink: the token is not valid.
@@ -207,7 +205,6 @@ class Visits:
         """Record the first visit of a link; return False if it was opened or revoked before.
 
         Args:
-            claims: of the link.
             now: seconds since 1970. Links that have ended are dropped from the file.
         """
         with self._lock:
@@ -228,7 +225,6 @@ class Visits:
         """End a link and its session permanently; return whether the link was opened before.
 
         Args:
-            link: its id.
             ends: seconds since 1970, not before the link ends by itself.
         """
         with self._lock:

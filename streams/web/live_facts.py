@@ -45,9 +45,6 @@ def alarms_of(
     """Return all alarms, the worst first: level, what is wrong, what to do, and the subject.
 
     Args:
-        sources: of the facts.
-        partitions: the state of all partitions.
-        workers: their answers over HTTP.
         now: the time on the clock of the sources.
     """
     tables = [
@@ -129,9 +126,6 @@ class ServiceFacts:
         """Store the answers of Kafka and Redis.
 
         Args:
-            prefix: of topics and Redis keys.
-            topics: the topics that exist.
-            glances: of all partitions.
             log: where each partition of norms begins and ends, read after the glances.
         """
         now = time.monotonic()

@@ -27,7 +27,6 @@ class Owners:
     """Builds the content of the portal.
 
     Args:
-        reader: of the service's records.
         delta: for converting odometers and budgets to epsilon.
         now: returns seconds since 1970.
     """

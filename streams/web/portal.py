@@ -55,17 +55,7 @@ class Portal(Site):
         page: str | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Describe the server; ``start`` listens.
-
-        Args:
-            owners: returns the content of the page.
-            keys: of links.
-            visits: the links that were opened or revoked.
-            address: as in ``Site``, and the next two.
-            certificate: for TLS.
-            page: the URL behind a proxy.
-            now: seconds since 1970.
-        """
+        """Describe the server, with the arguments of ``Site``; ``start`` listens."""
         self._owners, self._keys, self._visits, self._now = owners, keys, visits, now
         super().__init__(address, certificate, page=page)
         self.post("/enter", self._enter)

@@ -22,11 +22,7 @@ _MOST_SESSIONS = 100
 
 
 class SessionCookie:
-    """The cookie with the secret of a session, which scripts and other sites cannot read.
-
-    Attributes:
-        name: of the cookie.
-    """
+    """The cookie with the secret of a session, which scripts and other sites cannot read."""
 
     def __init__(self, name: str, is_encrypted: bool) -> None:
         # Browsers accept this prefix only over TLS and only from this host. A plain cookie is sent
@@ -47,8 +43,6 @@ class SessionCookie:
         """Set the cookie.
 
         Args:
-            answer: to the browser.
-            secret: the value.
             lasts: seconds; None until the browser is closed.
         """
         answer.set_cookie(self.name, secret, max_age=lasts, **self._terms)
@@ -83,10 +77,6 @@ class Sessions:
 
     def enter(self, password: str, address: str) -> str | None:
         """Return the token of a new session, or None if the password is wrong.
-
-        Args:
-            password: a guess.
-            address: of the client.
 
         Raises:
             TooManyTries: from this address, or from all addresses.

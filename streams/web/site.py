@@ -90,7 +90,6 @@ class Site(HttpServer):
         A page whose first event ends it takes no place.
 
         Args:
-            request: of the page.
             holder: of the place: a session, a user, or all visitors without a login.
             most: maximum number of places of this holder.
             next_event: returns an event; called in any thread.

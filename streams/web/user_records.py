@@ -167,9 +167,7 @@ class RecordDatabase:
         """Add records of the topic odometer or halts, in the order of their partition.
 
         Args:
-            channel: the topic.
             records: of Kafka. A record may be published repeatedly.
-            is_believed: whether a record is authentic.
         """
         with self._lock, self._database:
             for record in records:

@@ -40,9 +40,7 @@ class Watch(SourceThreads):
         """Prepare the watch.
 
         Args:
-            config: the settings with the service's addresses.
             workers: host:port of the known workers' HTTP servers.
-            delta: the delta of the epsilons.
         """
         super().__init__(config)
         self.facts = ServiceFacts(delta)
