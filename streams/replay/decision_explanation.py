@@ -203,8 +203,6 @@ def _charged(
     """Yield the users of a charge by norms.
 
     Args:
-        decision: the decision.
-        charge: the charge.
         collected: the users whose norms the partition had collected for the step.
         norms: these norms.
     """
@@ -237,12 +235,7 @@ def decided_user(
     """Return the result for one user.
 
     Args:
-        user: the id.
-        norm: the requested norm.
-        granted: the norm that was granted.
-        exhausted: whether nothing was left after the step.
         reason: why the user was halted, as a decision has it, or UNKNOWN; None if admitted.
-        budgets: the budgets of the decision.
     """
     if reason is None:
         what: Outcome = "clipped" if granted < norm else "charged"
@@ -287,9 +280,6 @@ def decided_members(
     """Yield the members of a roster, right after its step.
 
     Args:
-        ledger: the partition.
-        address: that of the roster.
-        reasons: those of all halted members.
         rows: the positions of the members; None for all.
     """
     rosters, budgets = ledger.state.rosters, ledger.state.policies.budgets(address[0])

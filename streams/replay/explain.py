@@ -164,7 +164,6 @@ def explain(
 
     Args:
         archive: the topics; only the user's partition of the log is read.
-        user: the id.
         delta: the delta of the epsilons, strictly between 0 and 1. None: only amounts. A dataset
             has no delta of its own, and any other would be another statement than the one made.
         dataset: show only events that are charged to the budget of this dataset.

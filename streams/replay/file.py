@@ -31,8 +31,6 @@ class FileArchive(Archive):
     missing from an extent that was read before.
 
     Args:
-        path: the file.
-        timeout: seconds to wait for other processes.
         writable: whether the file can be moved into a service.
 
     Raises:

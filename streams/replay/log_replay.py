@@ -179,8 +179,6 @@ class LogReplay:
         """Prepare the replay.
 
         Args:
-            archive: the topics.
-            partition: the log's partition.
             extent: what to apply; by default all present records.
             heads: the stored heads; by default they are read here. They must be older than the
                 extent, so that the log has reached them.

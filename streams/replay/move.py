@@ -51,12 +51,8 @@ def move(
     """Move a budget file into a service; see the steps above.
 
     Args:
-        file: the file, writable.
-        archive: the topics of the service.
-        append: appends to the log of the service.
         copy: copies answers and journal, if the file has any, and returns the number of answers.
         instead_of: the log of an earlier move that failed; it was deleted.
-        tell: receives progress reports.
 
     Raises:
         CannotMove: it cannot be done as things are.

@@ -47,7 +47,6 @@ class PublishedOdometers(Published):
 
         Args:
             began: the offset at which the snapshot continues.
-            ledger: the state in it.
         """
         bounds = {name: accounts.bounds() for name, accounts in ledger.state.datasets.items()}
         for _, odometer in self._decoded():
@@ -78,10 +77,6 @@ class PublishedOdometers(Published):
         """Compare the last record of each user, and count the users with a record.
 
         The topic or the outbox has what the records before the offset led to.
-
-        Args:
-            offset: an offset of the log.
-            ledger: the state there.
         """
         newest = Digests((output.key, output.value) for output in _last_records(ledger))
         remains: dict[bytes | None, bool] = {}  # whether the last record of an erased user is one

@@ -85,7 +85,6 @@ def signed(receipt: Receipt, key: Path) -> Receipt:
     """Return a receipt with a signature.
 
     Args:
-        receipt: the receipt to sign.
         key: a file with an Ed25519 private key.
 
     Raises:
@@ -99,7 +98,6 @@ def check_signature(receipt: Receipt, key: Path) -> None:
     """Check that a receipt was signed with the private key of a public key.
 
     Args:
-        receipt: the receipt.
         key: a file with an Ed25519 public key.
 
     Raises:

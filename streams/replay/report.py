@@ -102,7 +102,6 @@ def report(
     """Return the loss of every user's steps, by partition and dataset.
 
     Args:
-        archive: the topics.
         delta: the delta of the epsilons, strictly between 0 and 1.
         false_positive_rate: the attacks' rate, strictly between 0 and 1.
         method: the method of ``ReportAccountant``.

@@ -56,9 +56,7 @@ class StoredPartition:
         """Load the state.
 
         Args:
-            holder: where it is stored.
             load: returns the state; raises ``Damaged`` if it is incomplete or was changed.
-            result: the partition's result.
         """
         self.stored: StoredState | None = None  # until it is compared
         self.next: int | None = None  # the offset at which it continues

@@ -68,7 +68,6 @@ def verify(
     """Compare everything that a service has stored and published with its log.
 
     Args:
-        archive: the topics and the stored state.
         against: the receipt of an earlier log, which this one must continue.
         progress: called with the replay of each partition; see ``LogReplay.steps``.
 

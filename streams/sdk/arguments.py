@@ -389,8 +389,6 @@ def charged_by_norms(
     """Return a mechanism's name and scale, if these policies can charge it by norms.
 
     Args:
-        mechanism: of ``read_mechanism``.
-        clip_norm: the largest norm, if there is one.
         policies: the policies of the dataset, then of its ancestors.
 
     Raises:

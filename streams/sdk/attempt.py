@@ -102,7 +102,7 @@ class StepPart(Protocol[Part_co]):
 
     @property
     def digest(self) -> bytes:
-        """Return the digest of the request's content."""
+        """Return the digest of the request's content, which its decision carries."""
 
     def decided(self, answer: StepAnswer) -> Part_co:
         """Return the decision, or raise ``ConflictingDecisions`` if no worker has made it."""
@@ -143,15 +143,11 @@ class Attempt:
     """The state of one attempt, and all that it sends to the service.
 
     Args:
-        connection: to the service.
         opened: the answers of all partitions to the opening.
-        step: the next step.
         is_shared: other processes may charge this attempt as well.
 
     Attributes:
-        log: the id of the log that has this attempt.
         token: partition 0 knows this attempt by it.
-        step: the next step.
         state: the state of that step, or of the whole attempt.
         handed_back: the partitions in which an earlier attempt has decided ``step``; if the attempt
             is shared, an earlier call.
@@ -217,13 +213,7 @@ class Attempt:
     def decide(
         self, asked: AskedStep[Any, D], deadline: Deadline, sent: PendingRequest | None = None
     ) -> D:
-        """Charge a step: first where it was decided before, then by the other partitions.
-
-        Args:
-            asked: the step.
-            deadline: until when to wait.
-            sent: its requests, if they were sent already.
-        """
+        """Charge a step: first where it was decided before, then by the other partitions."""
         if sent is not None:
             decisions = self._receive(asked.parts, sent, deadline)
         else:

@@ -254,7 +254,6 @@ class BudgetFile:
 
     Attributes:
         topic: the id of the log, 16 bytes.
-        partitions: P.
 
     Raises:
         UnusableFile: it is not a file of this release that can be used. Nothing was changed.
@@ -352,9 +351,6 @@ class BudgetFile:
         """Return the first records of a stretch of a table with offsets.
 
         Args:
-            table: its name.
-            begin: the first offset.
-            end: the offset after the last one.
             partition: only this one's records; required for norms.
             checked: whether to compare the records with their digests.
 
@@ -440,10 +436,6 @@ class BudgetFile:
     ) -> dict[int, Sequence[Output]]:
         """Append requests to the log and return what they led to, after it is committed.
 
-        Args:
-            requests: by partition.
-            deadline: until when to wait for other threads and processes.
-
         Raises:
             DecisionTimeout: they did not finish before the deadline; nothing was changed.
             UnusableFile: the file cannot be used now; nothing was changed.
@@ -481,9 +473,6 @@ class BudgetFile:
         """Append a record to a table of answerers, and return after it is committed.
 
         Args:
-            table: its name.
-            key: of the record.
-            value: of the record.
             obsolete: the keys of entries of ``answers_state`` that are deleted together with this.
 
         Raises:

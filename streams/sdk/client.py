@@ -123,8 +123,7 @@ class Turnstile:
         Args:
             partitions: how many partitions users are spread over; no decision depends on it, and
                 each takes time in every step.
-            pseudonym_key: as that of ``Turnstile``.
-            request_key: as that of ``Turnstile``.
+            pseudonym_key, request_key: as those of ``Turnstile``.
         """
         from streams.sdk.memory_connection import MemoryConnection
 
@@ -163,8 +162,7 @@ class Turnstile:
             partitions: how many partitions users are spread over; no decision depends on it. A
                 service into which the file is imported needs the same number. None: as the file
                 has it, 4 for a new one.
-            pseudonym_key: as that of ``Turnstile``.
-            request_key: as that of ``Turnstile``.
+            pseudonym_key, request_key: as those of ``Turnstile``.
             timeout: seconds to wait for other processes that are charging; by default 30.
 
         Raises:
@@ -329,7 +327,6 @@ class Turnstile:
         then each call can be repeated if it was interrupted.
 
         Args:
-            name: the dataset.
             allow: the whole new list, as in ``create_dataset``.
             copied_from: if the log was copied to another topic, the id of the log in which the
                 dataset was created, or in which its list was set last. From this call on, requests
@@ -398,8 +395,6 @@ class Turnstile:
         released twice for one charge.
 
         Args:
-            dataset: the dataset to charge.
-            name: the name of the run.
             released: the last step that was released or given up, -1 for none. None: every step
                 that all partitions have decided counts as done, released or not. Runs that sample
                 leave it out, since a step whose users may have been drawn must not be drawn again.
@@ -469,8 +464,6 @@ class Turnstile:
         been released by the process that charged it.
 
         Args:
-            dataset: the dataset of the run.
-            name: the name of the run.
             attempt: the ``attempt`` of the run that ``Turnstile.run`` returned.
             token: its ``token``.
             step: the step to charge or charge again: the next one, or the last one that was
@@ -528,8 +521,6 @@ class Turnstile:
         admitted before. Otherwise they would tell which norms come before the charge.
 
         Args:
-            dataset: the dataset of the run.
-            run: the name of the run.
             step: the next step of the run, or the one after it.
             users: n distinct ids, integers (signed 64-bit) or strings.
             norms: (n,) the norm of each user's contribution, as in ``Run.charge``. One above the
@@ -556,7 +547,6 @@ class Turnstile:
         (docs/operate/erasure.md).
 
         Args:
-            user: the id.
             dataset: erase the user in this dataset and in those that share a budget with it; None:
                 in all datasets that exist now.
 

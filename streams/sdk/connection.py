@@ -104,10 +104,6 @@ class PendingRequest:
     """Requests that are sent to some partitions, and their replies so far.
 
     Args:
-        key: identifies the answers.
-        requests: by partition.
-        deadline: until when they may be sent.
-        headers: the records' headers, from the observers.
         to_the_end: wait for all replies, even if one is a rejection.
 
     Attributes:
@@ -332,8 +328,6 @@ class Connection(ABC):
 
         Args:
             requests: by partition, with one token.
-            kind: the kind of the answers.
-            deadline: when the wait ends.
             log: the id of the log that the requests are signed for; by default the connection's.
 
         Raises:
@@ -378,13 +372,6 @@ class Connection(ABC):
         to_the_end: bool = False,
     ) -> PendingRequest:
         """Sign the requests and send each partition its own; ``receive`` returns the answers.
-
-        Args:
-            key: identifies the answers.
-            requests: by partition, encoded.
-            deadline: until when they may be sent.
-            log: as that of ``ask``.
-            to_the_end: as that of ``PendingRequest``.
 
         Raises:
             InvalidRequest: a request is too large; nothing was published.

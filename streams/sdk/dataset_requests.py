@@ -79,10 +79,7 @@ def policy_from(
     """Return the policy for these terms; budgets are rounded down.
 
     Args:
-        name: the name of the dataset.
-        partitions: P of the topics.
         pseudonyms: the fingerprint of the key of the users' pseudonyms, if they have some.
-        terms: those of ``Turnstile.create_dataset``.
 
     Raises:
         InvalidRequest: the terms make no policy.
@@ -310,11 +307,6 @@ def check_agreement(
     dataset: str, replies: Mapping[int, Answer | RequestRejected], partitions: int
 ) -> None:
     """Check that all partitions hold a dataset under one policy, made for that many partitions.
-
-    Args:
-        dataset: its name.
-        replies: the reply of each partition.
-        partitions: P of the topic.
 
     Raises:
         PartitionsDisagree: they do not, so the dataset cannot be charged.

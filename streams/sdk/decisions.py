@@ -110,11 +110,9 @@ class CollectedDecision(StepDecision):
 
 
 class ChargePart(NamedTuple):
-    """A partition's share of a step.
+    """A partition's share of a step; see ``StepPart``.
 
     Attributes:
-        record: the encoded request.
-        digest: the digest of its content, which its decision carries.
         norms: (n,) the norms of the users in this partition.
     """
 
@@ -141,11 +139,9 @@ class ChargePart(NamedTuple):
 
 
 class CollectedPart(NamedTuple):
-    """A partition's share of a step whose norms were collected.
+    """A partition's share of a step whose norms were collected; see ``StepPart``.
 
     Attributes:
-        record: the encoded request.
-        digest: the digest of its content, which its decision carries.
         clip_norm: the norm that no granted norm exceeds.
     """
 

@@ -120,11 +120,6 @@ def distinct_halts(
 ) -> Iterator[Halt]:
     """Yield every HALT event once. Workers that take over a partition publish some records again.
 
-    Args:
-        records: the records of the topic halts.
-        dataset: only records of this dataset.
-        run: only records of runs with this name.
-
     Raises:
         ConflictingDecisions: two different records about one step and partition.
     """
@@ -176,11 +171,7 @@ def rising_odometers(records: Iterator[Followed]) -> Iterator[OdometerRecord]:
 
 
 def distinct_rejects(records: Iterator[Followed]) -> Iterator[tuple[float, Rejected]]:
-    """Yield each rejection once, with its time in seconds since 1970.
-
-    Args:
-        records: the records of the topic rejects.
-    """
+    """Yield each rejection once, with its time in seconds since 1970."""
     decoder = msgspec.msgpack.Decoder(Rejected)
     # By partition, the highest offset, and the rejections of its record that were seen: one for
     # each norm event. Workers publish in the order of the log.

@@ -174,7 +174,6 @@ class Roster:
         """Return the parts of a step: new ones, or those that were published and not decided yet.
 
         Args:
-            priced: the mechanism of the step.
             sets_norms: whether the caller gave norms for this very step.
         """
         attempt = self._attempt
@@ -375,10 +374,6 @@ class Roster:
         This is idempotent: a caller that is interrupted may call it again.
 
         Args:
-            step: the step that was decided.
-            priced: its mechanism.
-            parts: the requests to the other partitions.
-            decisions: the decisions of all partitions.
             again: the partitions that decided the step before this attempt. Their granted levels
                 are known, and levels that were set since go with the next step.
         """
@@ -487,9 +482,6 @@ def enrol(
     """Enrol the users in all partitions, and return each partition's roster.
 
     Args:
-        connection: to the service.
-        empty: a request without users.
-        layout: the users by partition.
         deadline: the deadline of each round of answers.
 
     Raises:

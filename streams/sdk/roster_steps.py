@@ -152,11 +152,9 @@ class AskedLevels(NamedTuple):
 
 
 class RosterPart(NamedTuple):
-    """A partition's share of a roster step.
+    """A partition's share of a roster step; see ``StepPart``.
 
     Attributes:
-        record: the encoded request.
-        digest: the digest of its content, which its decision carries.
         cost_table_digest: the digest of the step's cost table.
         positions: the positions of the roster's members in this partition.
         asked: the levels to charge.
@@ -185,7 +183,6 @@ def checked_changes(
     """Return what a decision changes, after checking that no level is above the one requested.
 
     Args:
-        decision: the decision of one partition.
         asked: returns the requested levels of the members at given places of the partition.
 
     Raises:

@@ -209,7 +209,6 @@ class Layout:
         """Return each partition's part of a charge.
 
         Args:
-            charge: the charge without users and norms.
             norms: (n,) in the order of the users given.
 
         Raises:
@@ -275,8 +274,6 @@ def place(ids: UserIds, partitions: int, pseudonyms: Pseudonyms | None) -> Layou
     """Find the partition of each user.
 
     Args:
-        ids: the users.
-        partitions: P, the number of partitions.
         pseudonyms: make the users' pseudonyms; None if the log has their ids.
 
     Raises:
@@ -297,11 +294,6 @@ def place(ids: UserIds, partitions: int, pseudonyms: Pseudonyms | None) -> Layou
 
 def lay_out(ids: UserIds, policy: Policy, pseudonyms: Pseudonyms | None = None) -> Layout:
     """Find the partition of each user of a dataset.
-
-    Args:
-        ids: the users.
-        policy: the policy of their dataset.
-        pseudonyms: as those of ``place``.
 
     Raises:
         InvalidRequest: an id appears twice, or is of a kind that the dataset does not have.
