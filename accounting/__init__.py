@@ -67,7 +67,6 @@ from accounting.measures import (
     steps_measure,
     steps_noise_multiplier,
 )
-from accounting.odometers import advance_units
 from accounting.release.clipping import round_to
 
 if TYPE_CHECKING:
@@ -101,7 +100,6 @@ __all__ = [
     "StepShape",
     "StepsFilter",
     "ZcdpFilter",
-    "advance_units",
     "banded_step",
     "banded_steps",
     "best_order",

@@ -18,9 +18,8 @@ from typing import Final
 
 import numpy as np
 
-from accounting.exact.argument_checks import IntArray, unit_array
-from accounting.exact.invalid_input import InvalidInput
-from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS
+from accounting.exact.argument_checks import IntArray
+from accounting.exact.units import MAX_COST_UNITS
 
 MAX_TICKS: Final = 2**61
 
@@ -41,35 +40,28 @@ def advance_units(
     bound exceeds m D is a filter with budget m D (Thm 3.1, 4.3), for each fixed m.
 
     Args:
-        used: units spent on the current tick, shape (n,) or (n, k), initially 0.
+        used: int64 units spent on the current tick, shape (n,) or (n, k), initially 0.
         ticks: int64, shape (n,), initially 1.
-        cost: units, of the shape of `used`.
+        cost: int64 units, of the shape of `used`, up to `MAX_COST_UNITS`.
         tick_size: units of D, 1 to `MAX_BUDGET_UNITS`: one number, or one per order for `used` of
             shape (n, k), or one per user, of shape (n, 1), for `used` of shape (n,).
 
     Returns:
         Arrays of the shapes given. The bound at an order is ticks times its tick size. `ticks`
         saturates at `MAX_TICKS`, immediately if a cost is saturated: then nothing is known.
-
-    Raises:
-        InvalidInput: for units out of range or shapes that differ.
     """
-    sizes = _checked_sizes(tick_size)
-    spent = unit_array("used", used, MAX_BUDGET_UNITS)
-    charge = unit_array("cost", cost, MAX_COST_UNITS)
-    count = unit_array("ticks", ticks, MAX_TICKS)
-    _check_shapes(spent, charge, count, sizes)
     # used <= 2**61 and cost <= 2**62, so the sum is exact.
-    total = spent + charge
+    total = used + cost
+    sizes = np.atleast_1d(tick_size)
     over = total > (sizes[:, 0] if sizes.ndim == 2 else sizes)
     rows = np.flatnonzero(over if over.ndim == 1 else over.any(axis=1))
-    climbed = count.copy()
+    climbed = ticks.copy()
     if rows.size:
         # The same rule for one order and for several: rows of shape (rows, k).
         if sizes.ndim == 2:
             sizes = sizes[rows]
-        row_charge = charge[rows].reshape(rows.size, -1)
-        row_empty = ~spent[rows].reshape(rows.size, -1).any(axis=1)
+        row_charge = cost[rows].reshape(rows.size, -1)
+        row_empty = ~used[rows].reshape(rows.size, -1).any(axis=1)
         needed = -(-row_charge // sizes)
         most = needed.max(axis=1)
         # Only an order that needs all these ticks uses anything of the last one.
@@ -80,29 +72,3 @@ def advance_units(
         grown[(row_charge == MAX_COST_UNITS).any(axis=1)] = MAX_TICKS
         climbed[rows] = np.minimum(grown, MAX_TICKS)
     return total, climbed
-
-
-def _checked_sizes(tick_size: int | Sequence[int] | IntArray) -> IntArray:
-    sizes = np.atleast_1d(unit_array("tick_size", tick_size, MAX_BUDGET_UNITS))
-    per_user = sizes.ndim == 2 and sizes.shape[1] == 1  # there may be no users
-    shaped = per_user or (sizes.ndim == 1 and sizes.size > 0)
-    if not shaped or sizes.min(initial=1) < 1:
-        allowed = "1 unit or more: one number, one per order, or one per user of shape (n, 1)"
-        raise InvalidInput("tick_size", tick_size, allowed)
-    return sizes
-
-
-def _check_shapes(used: IntArray, cost: IntArray, ticks: IntArray, sizes: IntArray) -> None:
-    if sizes.ndim == 2:
-        shapes = used.shape == sizes.shape[:1]
-    elif used.ndim == 1:
-        shapes = sizes.size == 1
-    else:
-        shapes = used.ndim == 2 and used.shape[1] == sizes.size
-    if not shapes:
-        allowed = f"one row or column for each of {sizes.size} tick sizes"
-        raise InvalidInput("used", used.shape, allowed)
-    if cost.shape != used.shape:
-        raise InvalidInput("cost", cost.shape, f"of the shape of used, {used.shape}")
-    if ticks.shape != used.shape[:1]:
-        raise InvalidInput("ticks", ticks.shape, f"one number for each of {len(used)} users")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from accounting.reports.accountant import (
     METHODS,
     BoundedArray,
-    MembershipRisk,
     Method,
     ReportAccountant,
 )
@@ -22,7 +21,6 @@ __all__ = [
     "METHODS",
     "BoundedArray",
     "Bounds",
-    "MembershipRisk",
     "Method",
     "NormGrid",
     "ReportAccountant",

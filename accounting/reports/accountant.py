@@ -16,7 +16,7 @@ and must be labelled as one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -47,17 +47,6 @@ _LARGE_DELTAS: Final = (0.1, 0.3)  # for the risk of users who have lost much
 
 _Report: TypeAlias = GaussianReport | PldReport | RenyiReport | SaddlePointReport
 _Question: TypeAlias = Callable[[_Report, IntArray], Bounds]
-
-
-class MembershipRisk(NamedTuple):
-    """Upper bounds on attacks that test whether a user's data was used; arrays of shape (n,).
-
-    `true_positive_rate` is at the given false-positive rate, and `advantage` is the largest
-    difference of the two rates over all attacks.
-    """
-
-    true_positive_rate: FloatArray
-    advantage: FloatArray
 
 
 class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
@@ -175,11 +164,12 @@ class ReportAccountant:
 
     def risk(
         self, counts: npt.ArrayLike, false_positive_rate: float, method: Method = "tightest"
-    ) -> MembershipRisk:
-        """Return the risk that a test for a user's presence succeeds, from points of its curve.
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return true-positive rate and advantage of attacks on each user, at most, shape (n,).
 
-        `counts`, `method`: as for `epsilon`; 0 < `false_positive_rate` < 1. Rounded up; from a
-        false-positive rate of 0.01 on, the rate is at most a quarter above the exact one.
+        They are those of `accounting.Risk`, from points of each user's curve. `counts`, `method`:
+        as for `epsilon`; 0 < `false_positive_rate` < 1. Rounded up; from a false-positive rate of
+        0.01 on, the rate is at most a quarter above the exact one.
         """
         alpha = probability("false_positive_rate", false_positive_rate)
         at_zero = np.asarray(self.delta(counts, 0.0, method))
@@ -189,7 +179,7 @@ class ReportAccountant:
             epsilon = np.asarray(self.epsilon(counts, delta, method))
             found, _ = risk_bounds(epsilon, np.full_like(epsilon, delta), alpha)
             rate = np.minimum(rate, found)
-        return MembershipRisk(np.where(at_zero > 0.0, rate, alpha), at_zero)
+        return np.where(at_zero > 0.0, rate, alpha), at_zero
 
     def _report(self, counts: npt.ArrayLike, method: Method, ask: _Question) -> BoundedArray:
         choice("method", method, METHODS)

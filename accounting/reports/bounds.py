@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,11 @@ from accounting.costs.mechanisms import (
     Mechanism,
     PoissonGaussian,
     PoissonRecords,
-    known,
     simplified,
 )
 from accounting.exact.argument_checks import FloatArray, IntArray, whole_array
 from accounting.exact.invalid_input import InvalidInput
 from accounting.reports.grid import MAX_COUNT
-
-Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
 
 
 class Bounds(NamedTuple):
@@ -42,35 +39,29 @@ class Bounds(NamedTuple):
         return Bounds(lower, np.clip(self.estimate, lower, upper), upper)
 
 
-def step_sizes(mechanisms: Mechanisms, norms: FloatArray) -> tuple[list[Mechanism], FloatArray]:
+def step_sizes(
+    mechanisms: Sequence[Mechanism], norms: FloatArray
+) -> tuple[list[Mechanism], FloatArray]:
     """Return the simplified mechanism of each level, and the size of its loss, shape (levels,).
 
-    The size is c / s of Gaussian noise, or the epsilon of pure DP and of Laplace noise. `norms`:
-    shape (levels,), > 0.
+    The size is c / s of Gaussian noise, or the epsilon of pure DP and of Laplace noise.
 
     Raises:
         InvalidInput: for `PoissonRecords`, of which only the Rényi divergence is known.
     """
-    each = [simplified(mechanism) for mechanism in per_level(mechanisms, norms.size)]
-    scales = np.ones(norms.size)
-    for level, mechanism in enumerate(each):
+    each = [simplified(mechanism) for mechanism in mechanisms]
+    scales = []
+    for mechanism in each:
         match mechanism:
             case Gaussian(scale) | PoissonGaussian(scale, _) | Laplace(scale):
-                scales[level] = scale
+                scales.append(scale)
             case PoissonRecords():
                 allowed = 'another one than PoissonRecords, or the method "renyi"'
                 raise InvalidInput("mechanism", mechanism, allowed)
+            case _:
+                scales.append(1.0)
     with np.errstate(over="ignore", under="ignore"):
-        return each, norms / scales
-
-
-def per_level(mechanisms: Mechanisms, levels: int) -> list[Mechanism]:
-    """Return the mechanism of each level, from one mechanism or one per level."""
-    each = list(mechanisms) if isinstance(mechanisms, Sequence) else [mechanisms] * levels
-    if len(each) != levels:
-        allowed = f"one mechanism, or one for each of the {levels} norms"
-        raise InvalidInput("mechanisms", len(each), allowed)
-    return [known(mechanism) for mechanism in each]
+        return each, norms / np.array(scales)
 
 
 def level_counts(counts: npt.ArrayLike, levels: int) -> IntArray:

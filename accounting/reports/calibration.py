@@ -66,7 +66,7 @@ def noise_for_epsilon(
     counts = np.array([[count]], dtype=np.int64)
 
     def epsilon_at(multiplier: float) -> float:
-        report = PldReport(PoissonGaussian(multiplier, rate), np.ones(1))
+        report = PldReport([PoissonGaussian(multiplier, rate)], np.ones(1))
         return float(report.epsilon(counts, tail).upper[0])
 
     least = _least(target, epsilon_at, _central_limit(gdp_budget(target, tail), rate, count))
@@ -75,7 +75,7 @@ def noise_for_epsilon(
         noise = _multiplier(least + 2**further - 1) * norm * (1.0 + 2.0**-50)
         if not 0.0 < norm / LARGEST_RATIO < noise < math.inf:
             raise InvalidInput("clip_norm", clip_norm, "small or large enough for a finite noise")
-        report = PldReport(PoissonGaussian(noise, rate), np.array([norm]))
+        report = PldReport([PoissonGaussian(noise, rate)], np.array([norm]))
         # A smaller epsilon has a larger delta, and its products with tilts are finite.
         most = report.delta(counts, min(target, _LARGEST_EPSILON)).upper[0]
         known = report.epsilon(counts, tail).upper[0], most

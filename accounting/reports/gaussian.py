@@ -6,15 +6,15 @@ mu of a history is the root of the sum of the squared ratios c / s of its steps 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 
 from accounting.conversions.gdp import gdp_to_delta, gdp_to_epsilon
-from accounting.costs.mechanisms import Laplace, PureDP
+from accounting.costs.mechanisms import Laplace, Mechanism, PureDP
 from accounting.exact.argument_checks import FloatArray, IntArray
-from accounting.reports.bounds import Bounds, Mechanisms, step_sizes
+from accounting.reports.bounds import Bounds, step_sizes
 
 _ROUNDING: Final = 2.0**-48
 # Above this delta, `gdp_to_delta` exceeds the exact value by at most a relative 2e-12.
@@ -33,11 +33,10 @@ class GaussianReport:
     the unsampled one dominates it. With steps of pure DP the upper bound is infinite, and 1 for
     delta.
 
-    `mechanisms`: the mechanism of each level, a sequence, or one for all levels; `norms`: the
-    levels, shape (levels,), > 0.
+    `mechanisms`: that of each level; `norms`: the levels, shape (levels,), > 0.
     """
 
-    def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
+    def __init__(self, mechanisms: Sequence[Mechanism], norms: FloatArray) -> None:
         each, sizes = step_sizes(mechanisms, norms)
         self._pure = np.array([isinstance(step, Laplace | PureDP) for step in each])
         rates = np.array([getattr(step, "sampling_rate", 1.0) for step in each])

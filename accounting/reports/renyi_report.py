@@ -7,7 +7,7 @@ The Rényi divergence of a composition is at most the sum of those of its steps,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from accounting.conversions.renyi import renyi_to_delta, renyi_to_epsilon
 from accounting.costs.costs import renyi_cost
+from accounting.costs.mechanisms import Mechanism
 from accounting.exact.argument_checks import BoolArray, FloatArray, IntArray, renyi_orders
-from accounting.reports.bounds import Bounds, Mechanisms, per_level
+from accounting.reports.bounds import Bounds
 
 
 def _default_orders() -> FloatArray:
@@ -39,10 +40,9 @@ _MOST_ROWS, _MOST_ENTRIES = 256, 2**22  # users at a time; counts of users x lev
 class RenyiReport:
     """Upper bounds of one user's realised loss, from Rényi divergences at a set of orders.
 
-    `mechanisms`: the mechanism of each level, a sequence, or one for all levels; `norms`: the
-    levels, shape (levels,), > 0, in the norm of their mechanism; `orders`: shape (k,), > 1 and
-    finite, `DEFAULT_ORDERS` if not given. The divergences of a level are computed when a history
-    first has steps there.
+    `mechanisms`: that of each level; `norms`: the levels, shape (levels,), > 0, in the norm of
+    their mechanism; `orders`: shape (k,), > 1 and finite, `DEFAULT_ORDERS` if not given. The
+    divergences of a level are computed when a history first has steps there.
 
     The method has an upper bound only: the estimate equals it, and the lower bound is 0. The
     conversion makes it looser than the exact epsilon, by about 10 % for many steps, and by more if
@@ -50,11 +50,14 @@ class RenyiReport:
     """
 
     def __init__(
-        self, mechanisms: Mechanisms, norms: FloatArray, orders: npt.ArrayLike | None = None
+        self,
+        mechanisms: Sequence[Mechanism],
+        norms: FloatArray,
+        orders: npt.ArrayLike | None = None,
     ) -> None:
         chosen = DEFAULT_ORDERS if orders is None else orders
         self.orders = renyi_orders("orders", chosen)
-        self._mechanisms, self._norms = per_level(mechanisms, norms.size), norms
+        self._mechanisms, self._norms = mechanisms, norms
         self._table = np.zeros((norms.size, self.orders.size))
         self._infinite = np.zeros(self._table.shape, dtype=np.bool_)
         self._filled = np.zeros(norms.size, dtype=np.bool_)

@@ -27,16 +27,17 @@ histories. They never admit a step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from scipy.special import exprel
 
 from accounting.conversions.gdp import log_delta as log_gdp_delta
+from accounting.costs.mechanisms import Mechanism
 from accounting.exact.argument_checks import FloatArray, IntArray
 from accounting.exact.invalid_input import InvalidInput
-from accounting.reports.bounds import Bounds, Mechanisms
+from accounting.reports.bounds import Bounds
 from accounting.reports.gaussian import GaussianReport
 from accounting.reports.pld import discretisation
 from accounting.reports.pld.losses import steps_of
@@ -59,14 +60,14 @@ _FAR: Final = 2.0**12  # an argument of the normal tail whose logarithm is below
 class SaddlePointReport:
     """Saddle-point bounds for realised histories; add or remove one user, the larger direction.
 
-    `norms`: the levels, shape (levels,), > 0, in the norm of their mechanism. `mechanisms`: the
-    mechanism of each level, a sequence, or one for all levels.
+    `mechanisms`: that of each level; `norms`: the levels, shape (levels,), > 0, in the norm of
+    their mechanism.
 
     The estimate is delta_2. Histories of Gaussian steps alone, where Z is the loss, are exact but
     for rounding. Where the interval of another history says nothing, `InvalidInput` is raised.
     """
 
-    def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
+    def __init__(self, mechanisms: Sequence[Mechanism], norms: FloatArray) -> None:
         self._gaussian = GaussianReport(mechanisms, norms)
         self._steps = steps_of(mechanisms, norms)
         sources = self._steps.sources

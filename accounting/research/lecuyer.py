@@ -28,7 +28,6 @@ import numpy.typing as npt
 from accounting.exact.argument_checks import (
     FloatArray,
     IntArray,
-    positive_finite,
     probability,
     renyi_orders,
     unit_array,
@@ -58,18 +57,12 @@ class LecuyerOdometer:
     Args:
         orders: k orders, > 1, at most 2**40, all different.
         delta: strictly between 0 and 1.
-        growth: the ratio of successive rungs of the ladder, at least 1.01 (2 in the paper; a
-            smaller ratio is finer, but every rung needs its share of delta).
     """
 
-    def __init__(self, orders: npt.ArrayLike, delta: float, *, growth: float = 2.0) -> None:
+    def __init__(self, orders: npt.ArrayLike, delta: float) -> None:
         self.orders = tuple(renyi_orders("orders", orders).tolist())
         self.delta = probability("delta", delta)
-        self.growth = positive_finite("growth", growth)
-        if self.growth < 1.01:
-            raise InvalidInput("growth", growth, "at least 1.01")
-        k = len(self.orders)
-        self._ladders = [_ladder(order, k, self.delta, self.growth) for order in self.orders]
+        self._ladders = [_ladder(order, len(self.orders), self.delta) for order in self.orders]
 
     def initial_state(self, n: int) -> IntArray:
         """Return the state of n users who have spent nothing, shape (n, k)."""
@@ -102,7 +95,7 @@ class LecuyerOdometer:
         return total, np.asarray(np.min(each, axis=0))
 
 
-def _ladder(order: float, count: int, delta: float, growth: float) -> tuple[IntArray, FloatArray]:
+def _ladder(order: float, count: int, delta: float) -> tuple[IntArray, FloatArray]:
     """Return one ladder: (budgets in units, ascending; the bound of each budget).
 
     The ladder begins with a rung of budget 0, which bounds the loss by 0 without any delta, and
@@ -118,5 +111,5 @@ def _ladder(order: float, count: int, delta: float, growth: float) -> tuple[IntA
             budgets.append(whole)
             # The last digits are rounded.
             bounds.append(float_toward(Fraction(bound * (1 + Decimal(10) ** (5 - _DIGITS))), UP))
-            budget *= Decimal(growth)
+            budget *= 2
     return np.array(budgets), np.array([*bounds, math.inf])

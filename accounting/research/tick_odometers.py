@@ -60,7 +60,10 @@ class _Odometer:
             allowed = "of shape (n, 2), as returned by initial_state"
             raise InvalidInput("state", columns.shape, allowed)
         used, ticks = (np.ascontiguousarray(column) for column in columns.T)
-        used, ticks = advance_units(used, ticks, cost_units(cost), self.tick_units)
+        charge = cost_units(cost)
+        if charge.shape != used.shape:
+            raise InvalidInput("cost", charge.shape, f"one number for each of {used.size} users")
+        used, ticks = advance_units(used, ticks, charge, self.tick_units)
         bound = product_up(float(from_units(self.tick_units)), floats_toward(ticks, UP))
         bound[ticks >= MAX_TICKS] = math.inf
         return np.stack([used, ticks], axis=1), bound

@@ -16,7 +16,7 @@ P against Q is the step with and without the user, and l(x) the loss log dP/dQ o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
@@ -25,7 +25,7 @@ from scipy.special import ndtr, ndtri
 
 from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.exact.argument_checks import BoolArray, FloatArray
-from accounting.reports.bounds import Mechanisms, step_sizes
+from accounting.reports.bounds import step_sizes
 
 # Larger norms, in noise standard deviations, are reported as an unbounded loss.
 LARGEST_RATIO: Final = 128.0
@@ -273,7 +273,7 @@ class Steps(NamedTuple):
     free: BoolArray
 
 
-def steps_of(mechanisms: Mechanisms, norms: FloatArray) -> Steps:
+def steps_of(mechanisms: Sequence[Mechanism], norms: FloatArray) -> Steps:
     """Return the steps of `norms`, shape (levels,), > 0."""
     each, sizes = step_sizes(mechanisms, norms)
     clipped = np.clip(sizes, _SMALLEST_SIZE, LARGEST_RATIO).tolist()

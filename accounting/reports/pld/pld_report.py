@@ -7,14 +7,15 @@ al., arXiv 2602.06756; Koskela et al. had left it open).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from scipy.special import log_ndtr
 
+from accounting.costs.mechanisms import Mechanism
 from accounting.exact.argument_checks import FloatArray, IntArray
-from accounting.reports.bounds import Bounds, Mechanisms
+from accounting.reports.bounds import Bounds
 from accounting.reports.pld.discretisation import (
     LOSS_ERROR,
     SMALLEST_STEP,
@@ -85,9 +86,8 @@ class _Plan(NamedTuple):
 class PldReport:
     """Certified (lower, estimate, upper) of delta and epsilon from transforms of discrete losses.
 
-    `mechanisms`: the mechanism of each level, a sequence, or one for all levels; `norms`: the
-    levels, shape (levels,), > 0, in the norm of their mechanism. Neighbours add or remove one user;
-    the larger direction counts.
+    `mechanisms`: that of each level; `norms`: the levels, shape (levels,), > 0, in the norm of
+    their mechanism. Neighbours add or remove one user; the larger direction counts.
 
     Upper bounds compose distributions that dominate the steps and lower bounds distributions that
     the steps dominate (`discretisation`); errors of truncation, aliasing and rounding are on the
@@ -97,7 +97,7 @@ class PldReport:
     and as 128 below.
     """
 
-    def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
+    def __init__(self, mechanisms: Sequence[Mechanism], norms: FloatArray) -> None:
         self._steps = steps_of(mechanisms, norms)
         sources = self._steps.sources
         self._deviations = np.array([source.deviation for source in sources])

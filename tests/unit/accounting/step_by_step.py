@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from accounting import advance_units
 from accounting.filters.account_terms import AccountTerms
 from accounting.filters.roster_columns import SlotMap
+from accounting.odometers import advance_units
 
 REPORTED = ("halted", "refused_by", "readmitted", "exhausted", "regranted", "levels")
 

@@ -124,10 +124,10 @@ def test_noise_with_sampling_is_enough_and_hardly_more(
 ) -> None:
     noise = noise_for_epsilon(epsilon, delta, steps, rate, norm)
     rows = np.array([[steps]], dtype=np.int64)
-    report = PldReport(PoissonGaussian(noise, rate), np.array([norm]))
+    report = PldReport([PoissonGaussian(noise, rate)], np.array([norm]))
     assert report.epsilon(rows, delta).lower[0] <= epsilon
     assert report.delta(rows, epsilon).upper[0] <= delta * (1.0 + 1e-3)
-    less = PldReport(PoissonGaussian(noise * (1.0 - 2e-3), rate), np.array([norm]))
+    less = PldReport([PoissonGaussian(noise * (1.0 - 2e-3), rate)], np.array([norm]))
     assert less.delta(rows, epsilon).lower[0] > delta
 
 
@@ -141,10 +141,10 @@ def test_noise_of_very_many_steps_is_near_the_least(
 ) -> None:
     noise = noise_for_epsilon(epsilon, DELTA, steps, 0.5)
     rows, ones = np.array([[steps]], dtype=np.int64), np.ones(1)
-    enough = SaddlePointReport(PoissonGaussian(noise, 0.5), ones)
+    enough = SaddlePointReport([PoissonGaussian(noise, 0.5)], ones)
     assert enough.epsilon(rows, DELTA).lower[0] <= epsilon
     assert enough.delta(rows, epsilon).lower[0] <= DELTA
-    less = SaddlePointReport(PoissonGaussian(noise * (1.0 - excess), 0.5), ones)
+    less = SaddlePointReport([PoissonGaussian(noise * (1.0 - excess), 0.5)], ones)
     assert less.epsilon(rows, DELTA).lower[0] > epsilon
     # The central limit: mu = q sqrt(T (e^(1/s^2) - 1)), and a Gaussian trade-off.
     with mpmath.workdps(60):

@@ -32,7 +32,7 @@ LEVELS = np.array([0.25, 0.5, 0.75, 1.0])
 
 
 def report(noise_stddev: float, sampling_rate: float) -> SaddlePointReport:
-    return SaddlePointReport(PoissonGaussian(noise_stddev, sampling_rate), LEVELS)
+    return SaddlePointReport([PoissonGaussian(noise_stddev, sampling_rate)] * 4, LEVELS)
 
 
 DENSE = report(0.8, 0.2)
@@ -111,7 +111,7 @@ def test_approximations_are_those_of_the_paper(
 
 
 def test_delta_2_of_gaussian_steps_is_exact() -> None:
-    gaussian = SaddlePointReport(Gaussian(20.0), LEVELS)
+    gaussian = SaddlePointReport([Gaussian(20.0)] * 4, LEVELS)
     for epsilon in (0.0, 0.5, 3.0):
         _, second = gaussian.approximations(steps(0, 0, 0, 400), epsilon)
         assert second[0] == pytest.approx(float(gdp_to_delta(1.0, epsilon)), rel=2e-3)
@@ -183,7 +183,7 @@ rate      noise   steps     delta
 @pytest.mark.parametrize("row", SINGLE.split("\n")[2:-1])
 def test_interval_meets_that_of_the_loss_distributions(row: str) -> None:
     rate, noise, count, delta = (float(number) for number in row.split())
-    step, norms = PoissonGaussian(noise, rate), np.ones(1)
+    step, norms = [PoissonGaussian(noise, rate)], np.ones(1)
     reports = SaddlePointReport(step, norms), PldReport(step, norms)
     assert_meet(*(report.epsilon(steps(int(count)), delta) for report in reports))
 
@@ -215,7 +215,7 @@ def test_interval_meets_the_exact_one_for_steps_of_every_kind(
 
 def test_delta_is_nothing_beyond_the_largest_loss() -> None:
     """Three randomised responses of 0.1 lose at most 0.3, and one lattice step each."""
-    pure = SaddlePointReport(PureDP(), np.array([0.1]))
+    pure = SaddlePointReport([PureDP()], np.array([0.1]))
     assert pure.delta(steps(3), 0.32).upper[0] < 1e-80
     assert pure.epsilon(steps(3), 1e-60).upper[0] < 0.32
     assert pure.approximations(steps(3), 0.32).tolist() == [[0.0], [0.0]]
@@ -225,13 +225,13 @@ def test_delta_is_nothing_beyond_the_largest_loss() -> None:
 
 
 def test_an_interval_that_says_nothing_is_refused() -> None:
-    few = SaddlePointReport(PoissonGaussian(0.3, 0.5), np.ones(1))
+    few = SaddlePointReport([PoissonGaussian(0.3, 0.5)], np.ones(1))
     with refused("epsilon"):
         few.delta(steps(3), 0.0)
     with refused("delta"):  # less than the mass of outcomes that are cut off
         few.epsilon(steps(3), 1e-100)
     for rate in (0.01, 0.5):
-        far = SaddlePointReport(PoissonGaussian(1.0, rate), np.array([1.0, 1000.0]))
+        far = SaddlePointReport([PoissonGaussian(1.0, rate)] * 2, np.array([1.0, 1000.0]))
         with refused("delta"):
             far.epsilon(steps(0, 1), 1e-5)
         with refused("epsilon"):
