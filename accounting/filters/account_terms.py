@@ -16,10 +16,9 @@ the result follows for how many more steps of the same charge nothing else can h
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -232,11 +231,6 @@ class LevelPayment(Payment):
             steps = self._room.astype(np.float64)
             steps *= self._table.quotients(self._cells)
         return steps if steps.ndim == 1 else np.asarray(np.fmin.reduce(steps, axis=1))
-
-
-def quiet_steps(payments: Sequence[LevelPayment]) -> FloatArray:
-    """Return for how many steps nothing happens to each user in any account, shape (m,)."""
-    return reduce(np.fmin, [payment.quiet_steps() for payment in payments])
 
 
 def _highest(units: IntArray, left: IntArray) -> LevelArray:

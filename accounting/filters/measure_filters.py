@@ -8,22 +8,15 @@ the budget is admitted if the budget is a whole number of units. The rule and it
 `accounting.filters.admission`. A budget of 0 admits steps that cost nothing; a budget above 0 is at
 least one unit. Neighbouring datasets differ by adding or removing one user.
 
-    filter          budget            guarantee if each step uses the admitted users only
-    RenyiFilter     nats per order    (a, budget)-Rényi DP at each order    FZ Thm 4.3, 4.5, Rem 4.4
-    ZcdpFilter      rho               rho-zCDP                              FZ Remark 4.4, Thm 4.9
-    GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
-    PureDPFilter    epsilon           epsilon-DP; pure DP steps only        FZ Thm 4.3
-    StepsFilter     a number N        N copies of a public step             docs/research/filters.md
-    (`per_user_order` has the filter at one Rényi order per user)
-
-FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every user, this
-is FZ Alg. 3: a user whose charge does not fit is left out of this step, is charged nothing, and
-may be admitted to a later, cheaper one.
+`accounting.measures` has a table of their guarantees, which hold if each step uses the admitted
+users only. FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every
+user, this is FZ Alg. 3: a user whose charge does not fit is left out of this step, is charged
+nothing, and may be admitted to a later, cheaper one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -35,7 +28,6 @@ from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian, Poi
 from accounting.costs.power_cost import GDP, PURE, ZCDP, PowerCost, units_within_orders
 from accounting.costs.step_shape import ONE_STEP, StepShape
 from accounting.exact.argument_checks import (
-    BoolArray,
     FloatArray,
     IntArray,
     finite_numbers,
@@ -230,18 +222,21 @@ class RenyiFilter(BudgetFilter):
     def _bisected(
         self, mechanism: PoissonGaussian | PoissonRecords, norms: FloatArray, left: IntArray
     ) -> FloatArray:
-        """Return norms that fit, while slightly larger ones do not.
+        """Return norms that fit, while slightly larger ones do not; (n,), as `norms`.
 
         Rounding makes costs monotone in the norm only up to the last digits; bisection does not
-        depend on these.
+        depend on these. The bits of floats >= 0 have the order of the floats, so halving their
+        distance finds small numbers as fast as large ones.
         """
-
-        def fits(tried: FloatArray, rows: IntArray) -> BoolArray:
-            return np.asarray((self._charge(mechanism, tried) <= left[rows]).all(axis=1))
-
         # Norm 0 costs nothing and fits, even if nothing is left.
-        ends = np.where((left == 0).any(axis=1), 0.0, norms)
-        return bisected_floats(fits, ends, _GRANT_ULPS)[0]
+        high = np.where((left == 0).any(axis=1), 0.0, norms).view(np.int64)
+        low = np.zeros_like(high)
+        while (rows := np.flatnonzero(high - low > _GRANT_ULPS)).size:
+            middle = low[rows] + (high[rows] - low[rows]) // 2
+            fits = (self._charge(mechanism, middle.view(np.float64)) <= left[rows]).all(axis=1)
+            low[rows[fits]] = middle[fits]
+            high[rows[~fits]] = middle[~fits]
+        return low.view(np.float64)
 
     def _set_orders(self, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:
         alphas = renyi_orders("orders", orders)
@@ -251,26 +246,3 @@ class RenyiFilter(BudgetFilter):
             raise InvalidInput("budgets", budgets, f"one for each of {alphas.size} orders")
         object.__setattr__(self, "orders", tuple(alphas.tolist()))
         return self._set(budgets)
-
-
-def bisected_floats(
-    holds: Callable[[FloatArray, IntArray], BoolArray], high: FloatArray, ulps: int
-) -> tuple[FloatArray, FloatArray]:
-    """Return (low, high), at most `ulps` apart, around the end of a condition that holds at 0.
-
-    The bits of floats >= 0 have the order of the floats, so halving their distance finds small
-    numbers as fast as large ones. Entries that are close enough are not evaluated again.
-
-    Args:
-        holds: of (values, rows), whether each value is below the end for its row; shape (m,).
-        high: points where the condition does not hold, or 0; finite, >= 0, shape (n,).
-        ulps: the distance in bits at which an entry is done.
-    """
-    top = high.view(np.int64).copy()
-    bottom = np.zeros_like(top)
-    while (rows := np.flatnonzero(top - bottom > ulps)).size:
-        middle = bottom[rows] + (top[rows] - bottom[rows]) // 2
-        below = holds(middle.view(np.float64), rows)
-        bottom[rows[below]] = middle[below]
-        top[rows[~below]] = middle[~below]
-    return bottom.view(np.float64), top.view(np.float64)

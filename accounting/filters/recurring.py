@@ -11,7 +11,7 @@ does work only for the users to whom something happens:
 
 *Theorem.* State, admissions and odometers are, bit for bit, those of the filter and of
 `accounting.odometers.advance_units` applied to every user at every step.
-*Proof.* Let nothing happen to a user for at most q steps, q as given by `accounts.quiet_steps`. In
+*Proof.* Let nothing happen to a user for at most q steps, q from `LevelPayment.quiet_steps`. In
 each of them the spend grows by the same charge c, to s + j c. For j <= q this is within the budget
 and within the odometer's tick, because both conditions are monotone in j. So the filter admits, the
 odometer keeps its base and its ticks, and only the spend changes, by j c. A user who is refused is
@@ -58,7 +58,6 @@ from accounting.filters.account_terms import (
     AccruedSteps,
     BalanceColumns,
     LevelPayment,
-    quiet_steps,
 )
 from accounting.filters.due_steps import NEVER, NO_ROWS, DueSteps, distinct
 from accounting.filters.payment import grant
@@ -424,7 +423,8 @@ class RecurringCharge:
     def _schedule(self, where: Rows, payments: Sequence[LevelPayment]) -> None:
         """Set the step at which these positions must be settled next."""
         following = self.steps + 1
-        due = np.fmin(quiet_steps(payments), NEVER - following).astype(np.uint32)
+        quiet = reduce(np.fmin, [payment.quiet_steps() for payment in payments])
+        due = np.fmin(quiet, NEVER - following).astype(np.uint32)
         due += np.uint32(following)
         if isinstance(where, slice):
             self._due.replace(where, due)
