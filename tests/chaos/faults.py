@@ -91,12 +91,6 @@ def pause_worker(service: ServiceUnderTest, rng: random.Random) -> None:
         _pause(pid, rng.uniform(1.0, 12.0))
 
 
-@fault("trainer killed")
-def kill_trainer(service: ServiceUnderTest, rng: random.Random) -> None:
-    """Kill the trainer with SIGKILL, between two steps or within one."""
-    service.trainer.kill()
-
-
 @fault("Redis killed")
 def kill_redis(service: ServiceUnderTest, rng: random.Random) -> None:
     """Kill a Redis server, which loses up to a second of acknowledged writes."""
@@ -268,7 +262,7 @@ for _where in _HAS_PROXY:
 
 @fault("clock jumps")
 def jump(service: ServiceUnderTest, rng: random.Random) -> None:
-    """Shift the time of day of the workers and the trainer by up to a day."""
+    """Shift the time of day of the workers by up to a day."""
     service.clock.write_text(str(rng.choice((-1, 1)) * rng.choice((1, 60, 3600, 86400))))
 
 

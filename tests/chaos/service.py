@@ -1,4 +1,4 @@
-"""The service under test: brokers, Redis, workers, a trainer, and the network between them.
+"""The service under test: brokers, Redis, workers, and the network between them.
 
 workers, trainers --> proxies --> broker, Redis
 
@@ -21,7 +21,6 @@ from typing import Any
 
 from streams.config import Config
 from streams.local import KafkaBroker, LocalStack, RedisServer
-from streams.local.children import Child
 from streams.local.redis_server import find_redis_server
 from streams.local.secure import SecureStack
 from streams.local.server_process import LOOPBACK, free_ports
@@ -62,7 +61,6 @@ class ServiceUnderTest:
         proxies: by "Kafka" and "Redis"; empty if there are none.
         stack: the workers.
         clock: the file with the error of the clock, in seconds.
-        trainer: the trainer process that faults kill.
         trains: the trainers' settings.
         looks: settings with the right to read all topics and Redis.
     """
@@ -75,37 +73,8 @@ class ServiceUnderTest:
     proxies: Mapping[str, Proxy]
     stack: LocalStack
     clock: Path
-    trainer: Trainer
     trains: Config
     looks: Config
-
-
-class Trainer:
-    """A trainer process that is started again after it was killed."""
-
-    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
-        self.released = directory / "released"
-        self.killed = 0
-        self._log = directory / "logs" / "trainer.log"
-        self._environment = environment
-        self._child: Child | None = None
-
-    def start(self) -> None:
-        """Start the trainer; it continues after the last released step."""
-        command = [sys.executable, "-m", "tests.chaos.trainer", str(self.released)]
-        self._child = Child("Trainer", command, log=self._log, environment=self._environment)
-
-    def kill(self) -> None:
-        """Kill the trainer with SIGKILL and start it again."""
-        self.stop()
-        self.killed += 1
-        self.start()
-
-    def stop(self) -> None:
-        """Kill the trainer with SIGKILL."""
-        if self._child is not None:
-            self._child.kill()
-            self._child = None
 
 
 @contextmanager
@@ -117,15 +86,7 @@ def service_under_test(directory: Path, shape: Shape) -> Iterator[ServiceUnderTe
     with ExitStack() as open_:
         set_up = _secure if shape.is_secure else _open_to_all
         built = set_up(open_, directory, shape, environment)
-        trains: Config = built["trains"]
-        settings = {"TURNSTILE_KAFKA": trains.kafka, "TURNSTILE_PREFIX": PREFIX}
-        if shape.is_secure:
-            settings = {"TURNSTILE_CONFIG": str(built["stack"].roles["trainer"])}
-        trainer = Trainer(directory, {**environment, **settings})
-        open_.callback(trainer.stop)
-        yield ServiceUnderTest(
-            directory=directory, shape=shape, clock=clock, trainer=trainer, **built
-        )
+        yield ServiceUnderTest(directory=directory, shape=shape, clock=clock, **built)
 
 
 def _secure(

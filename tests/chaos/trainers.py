@@ -7,6 +7,7 @@ help, it opens its run again. After a number of steps it continues with another 
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep
 from streams.sdk.run import Run
 from tests.audit.auditor import Auditor
-from tests.integration.service import eventually
 
 USERS = np.arange(120)
 DRAWN = 40
@@ -278,19 +278,23 @@ def trainers_of_every_kind(config: Config, seed: int, pace: float) -> list[Train
     ]
 
 
-def wait_for_decisions(trainers: list[TrainerThread[Any]]) -> None:
-    """Wait until every trainer has received three more decisions."""
+def wait_for_decisions(trainers: Sequence[TrainerThread[Any]], within: float = 120.0) -> None:
+    """Wait until every trainer has received three more decisions, for so many seconds at most."""
     goals = [trainer.decided + 3 for trainer in trainers]
-    eventually(
-        lambda: (
-            any(trainer.error for trainer in trainers)
-            or all(trainer.decided >= goal for trainer, goal in zip(trainers, goals, strict=True))
-        ),
-        120.0,
-    )
-    for trainer in trainers:
-        if trainer.error is not None:
-            raise trainer.error
+    deadline = time.monotonic() + within
+    while True:
+        for trainer in trainers:
+            if trainer.error is not None:
+                raise trainer.error
+        behind = [
+            f"{trainer.current}/{trainer.name}"
+            for trainer, goal in zip(trainers, goals, strict=True)
+            if trainer.decided < goal
+        ]
+        if not behind:
+            return
+        assert time.monotonic() < deadline, f"not decided within {within:g} s: {behind}"
+        time.sleep(0.2)
 
 
 def check_received(audit: Auditor, trainers: Sequence[TrainerThread[Any]]) -> int:
