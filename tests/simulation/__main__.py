@@ -10,8 +10,7 @@ from time import perf_counter
 
 from tests.simulation.audit import forget
 from tests.simulation.mutations import MUTATIONS, mutated
-from tests.simulation.pool import result_of
-from tests.simulation.simulation import simulate
+from tests.simulation.simulation import simulate, traceless
 
 
 def is_found(name: str, first: int, seeds: int) -> bool:
@@ -54,7 +53,7 @@ def main() -> int:
         get_context("spawn").Pool(chosen.processes) as pool,
         suppress(KeyboardInterrupt),  # report the seeds that have run
     ):
-        for result in pool.imap_unordered(result_of, seeds, chunksize=4):
+        for result in pool.imap_unordered(traceless, seeds, chunksize=4):
             ran += 1
             records += result.records
             steps += result.steps
