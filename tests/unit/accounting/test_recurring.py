@@ -342,10 +342,6 @@ def test_the_per_user_order_admits_most_steps_of_the_charge(
         assert index == level.index(max(level))
 
 
-def test_charge_of_nothing_takes_the_order_of_the_largest_budget() -> None:
-    assert best_order(np.array([[0, 0, 0], [9, 8, 20]]), [4, 5, 7]).tolist() == [2, 1]
-
-
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 8.0, 100.0])
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
 def test_every_rung_of_the_ladder_alone_implies_the_target(epsilon: float, delta: float) -> None:

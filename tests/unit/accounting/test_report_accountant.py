@@ -22,7 +22,6 @@ from accounting import (
     PureDP,
     gdp_to_delta,
     gdp_to_epsilon,
-    noise_for_epsilon,
     renyi_cost,
     renyi_to_delta,
     renyi_to_epsilon,
@@ -135,7 +134,7 @@ def test_epsilons_of_dp_sgd_are_the_published_ones(method: Method) -> None:
 def test_unsampled_steps_agree_with_gaussian_dp_far_into_the_tail(kind: type, step) -> None:
     norms = np.array([0.1, 0.25, 1.0])
     counts = np.array([[400, 30, 2], [0, 0, 1], [10**6, 0, 0], [0, 0, 50]])
-    mu, report = np.sqrt(counts @ norms**2) / 4.0, kind(step, norms)
+    mu, report = np.sqrt(counts @ norms**2) / 4.0, kind([step] * 3, norms)
     for delta in (0.3, 1e-5, 1e-60, 1e-250):
         bounds, exact = report.epsilon(counts, delta), gdp_to_epsilon(mu, delta)
         assert (bounds.lower <= exact).all()
@@ -197,11 +196,6 @@ def test_extreme_gaussian_histories_have_valid_lower_bounds() -> None:
         assert report.delta([1], epsilon).bounds.lower == 0.0
     bounds = ReportAccountant(Gaussian(1e-120), NormGrid(1.0, 1)).epsilon([1], 1e-5).bounds
     assert bounds.lower < bounds.upper == math.inf
-
-
-@pytest.mark.parametrize("rate", [5e-324, 1e-320])
-def test_noise_is_found_for_rates_at_the_end_of_float64(rate: float) -> None:
-    assert 0.0 < noise_for_epsilon(2.0, 1e-5, 5, rate) <= 0.01
 
 
 # ------------------------------------------------------------------------- the tightest report
@@ -293,7 +287,7 @@ ORDERS = [1.25, 2.0, 3.5, 8.0, 64.0, 1000.0]
 def test_divergences_are_the_sums_of_the_costs_of_all_steps(mechanism: Mechanism) -> None:
     counts = np.vstack([COUNTS[:3], np.random.default_rng(1).integers(0, 2**46, (3, 10))])
     counts[-1] = 2**46
-    report = RenyiReport(mechanism, GRID.norms, ORDERS)
+    report = RenyiReport([mechanism] * 10, GRID.norms, ORDERS)
     found, table = report.divergences(counts), renyi_cost(mechanism, GRID.norms, ORDERS)
     for user, row in enumerate(counts.tolist()):
         for column, costs in enumerate(table.T.tolist()):
@@ -318,7 +312,7 @@ def test_default_orders_are_nearly_as_good_as_the_best(log_t: float, delta: floa
 def test_infinite_divergence_affects_only_users_who_had_it() -> None:
     # At order 1000 the second level costs more than the largest float64.
     step, counts = PoissonGaussian(1.0, 1.0 - 2.0**-50), np.array([[1, 0], [1, 1]])
-    report = RenyiReport(step, np.array([1.0, 1e153]), [2.0, 1000.0])
+    report = RenyiReport([step] * 2, np.array([1.0, 1e153]), [2.0, 1000.0])
     divergences = report.divergences(counts)
     assert divergences[0] == pytest.approx([1.0, 500.0])
     assert np.isinf(divergences).tolist() == [[False, False], [False, True]]

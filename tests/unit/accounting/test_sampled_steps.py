@@ -6,18 +6,13 @@ Golden values are mpmath quadratures of w^a - 1 - a (w - 1) at 34 digits, w the 
 from __future__ import annotations
 
 import math
-import random
 import tracemalloc
-from collections.abc import Callable
-from fractions import Fraction
-from itertools import product
 
 import mpmath
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy.stats import norm as normal
 
 from accounting import (
     MAX_COST_UNITS,
@@ -276,111 +271,3 @@ def test_reports_of_records_are_by_renyi_divergences_alone() -> None:
     for method in ("tightest", "pld", "saddlepoint"):
         with refused("mechanism"):
             report.epsilon([100, 100], 1e-6, method)
-
-
-# A step with two outputs, so that everything can be enumerated in exact numbers: the probability of
-# output 1 for each number of records drawn, and that of each number drawn for each number of
-# records, which have coins of probability 1/3.
-ONE = (Fraction(1, 4), Fraction(2, 5), Fraction(3, 4))
-DRAWN = (
-    (Fraction(1), Fraction(0), Fraction(0)),
-    (Fraction(2, 3), Fraction(1, 3), Fraction(0)),
-    (Fraction(4, 9), Fraction(4, 9), Fraction(1, 9)),
-)
-History = tuple[tuple[int, int], ...]  # of outputs and numbers drawn
-
-
-def _chances(records: Callable[[History], int], steps: int) -> list[tuple[float, float]]:
-    """The probabilities of every sequence of outputs, with and without the user.
-
-    `records`: how many records the user has in a step.
-    """
-    found = []
-    for outputs in product((0, 1), repeat=steps):
-        given = [
-            [records_cost if output else 1 - records_cost for records_cost in ONE]
-            for output in outputs
-        ]
-        with_user = Fraction(0)
-        for drawn in product((0, 1, 2), repeat=steps):
-            chance = Fraction(1)
-            for step, number in enumerate(drawn):
-                history = tuple(zip(outputs[:step], drawn[:step], strict=True))
-                chance *= DRAWN[records(history)][number] * given[step][number]
-            with_user += chance
-        found.append((float(with_user), float(math.prod(each[0] for each in given))))
-    return found
-
-
-def _divergence(chances: list[tuple[float, float]], order: float) -> float:
-    """The larger Rényi divergence of both directions."""
-    p, q = np.array(chances).T
-    moments = [(p**order * q ** (1.0 - order)).sum(), (q**order * p ** (1.0 - order)).sum()]
-    return math.log(max(moments)) / (order - 1.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", [1.5, 2.0, 12.0])
-@pytest.mark.parametrize("budget", [1.0, 2.0, 2.6])
-def test_no_policy_of_records_loses_more_than_its_renyi_budget(order: float, budget: float) -> None:
-    """The filter charges a user by the number of records in a step, before they are drawn."""
-    costs = [_divergence(_chances(lambda _, k=k: k, 1), order) for k in (0, 1, 2)]
-    limit, rng = budget * costs[2], random.Random(4)
-
-    def policy() -> dict[History, int]:
-        chosen: dict[History, int] = {}
-
-        def fill(history: History, spent: float) -> None:
-            if len(history) == 3:
-                return
-            asked = rng.choice((0, 1, 2, 2))
-            records = chosen[history] = asked if spent + costs[asked] <= limit else 0
-            for output, drawn in product((0, 1), range(records + 1)):
-                fill((*history, (output, drawn)), spent + costs[records])
-
-        fill((), 0.0)
-        return chosen
-
-    for _ in range(15):
-        chosen = policy()
-        found = _divergence(_chances(lambda h, chosen=chosen: chosen.get(h, 0), 3), order)
-        assert found <= limit * (1.0 + 1e-12)
-    # Without the filter they would exceed it.
-    assert _divergence(_chances(lambda _: 2, 3), order) > limit
-
-
-@pytest.mark.parametrize(
-    "vectors",
-    [
-        [(1.0, 0.0), (0.0, 1.0), (0.0, -1.0)],
-        [(1.0, 0.0), (-1.0, 0.0), (0.6, 0.8)],
-        [(1.0, 0.0), (0.8, 0.6), (0.0, 0.5)],
-        [(1.0, 0.0), (0.0, 1.0)],
-        [(0.3, 0.1), (1.0, 0.0), (1.0, 0.0)],
-    ],
-)
-def test_records_that_are_not_aligned_or_fewer_are_dominated(
-    vectors: list[tuple[float, float]],
-) -> None:
-    """Three aligned records of norm 1 against fewer, shorter or differently directed ones."""
-    rate, noise, grid = 0.3, 1.2, np.linspace(-8.0, 10.0, 361)
-    x, y = np.meshgrid(grid, grid, indexing="ij")
-
-    def curves(moves: list[tuple[float, float]], rates: list[float]) -> list[list[float]]:
-        with_user = np.zeros_like(x)
-        for coins in product((0, 1), repeat=len(moves)):
-            chance = math.prod(q if c else 1 - q for c, q in zip(coins, rates, strict=True))
-            place = np.array([np.multiply(c, v) for c, v in zip(coins, moves, strict=True)]).sum(0)
-            density = normal.pdf(x, place[0], noise) * normal.pdf(y, place[1], noise)
-            with_user += chance * density
-        without, area = normal.pdf(x, 0, noise) * normal.pdf(y, 0, noise), (grid[1] - grid[0]) ** 2
-        gammas = np.geomspace(0.2, 8.0, 25)
-        return [
-            [np.maximum(with_user - g * without, 0).sum() * area for g in gammas],
-            [np.maximum(without - g * with_user, 0).sum() * area for g in gammas],
-        ]
-
-    aligned = np.array(curves([(1.0, 0.0)] * 3, [rate] * 3))
-    assert (np.array(curves(vectors, [rate] * len(vectors))) <= aligned + 1e-6).all()
-    lower = [rate, rate / 2, 0.9 * rate][: len(vectors)]
-    assert (np.array(curves(vectors, lower)) <= aligned + 1e-6).all()

@@ -130,21 +130,3 @@ def test_drawing_until_the_batch_is_small_is_unsound() -> None:
     assert once[0] == once[1]
     again = [seen_of_j(is_there, lambda size: size <= 1) for is_there in (False, True)]
     assert abs(again[0] - again[1]) == Fraction(1, 6) > 50 * charged
-
-
-def test_masks_by_the_position_in_the_batch_break_the_guarantee() -> None:
-    """A generator of a known seed gives a mask to each row of the batch, in its order."""
-    masks = np.random.default_rng(0).permuted([1.0, -1.0] * 8)
-    assert masks[0] != masks[1]
-
-    def contribution_of_j(i_is_drawn: bool, own_generator: bool) -> float:
-        position = 1 if i_is_drawn else 0
-        mask = np.random.default_rng(7) if own_generator else None
-        return float(mask.choice([1.0, -1.0]) if mask else masks[position])
-
-    by_position = [contribution_of_j(drawn, False) for drawn in (False, True)]
-    assert (
-        abs(by_position[0] - by_position[1]) == 2.0
-    )  # though i itself contributes next to nothing
-    by_user = [contribution_of_j(drawn, True) for drawn in (False, True)]
-    assert by_user[0] == by_user[1]

@@ -13,7 +13,6 @@ import pytest
 from scipy import stats
 
 from streams import Turnstile
-from streams.trainers import IndividualDPClassifier
 from streams.trainers.steps import PrivateSteps
 
 NOISE = 8.0
@@ -91,27 +90,3 @@ def test_draws_of_a_user_do_not_depend_on_another_user() -> None:
                 step.add(np.zeros((len(step.positions), 1)))
                 step.release(1)
         assert stats.binomtest(drawn, steps, 0.5).pvalue > 1e-6
-
-
-def test_classifier_denominators_do_not_follow_the_user_count() -> None:
-    """Two users of opposite labels and equal rows cancel, so the models differ by rounding only.
-
-    All users take part in the one step. So the generator draws noise alone, and the same noise
-    whatever the number of users is.
-    """
-    rows, labels = np.array([[1.0], [-1.0], [0.5]]), np.array([0, 1, 1])
-    models = []
-    for pairs in (0, 1, 5):
-        more = np.tile([[0.25], [0.25]], (pairs, 1))
-        model = IndividualDPClassifier(
-            epsilon=4.0,
-            population=3,
-            classes=[0, 1],
-            steps=1,
-            sampling_rate=1.0,
-            not_private_seed=7,
-        ).fit(np.vstack([rows, more]), np.append(labels, [0, 1] * pairs))
-        models.append(np.append(model.coef_, model.intercept_))
-    np.testing.assert_allclose(models[1], models[0], atol=1e-5)
-    np.testing.assert_allclose(models[2], models[0], atol=1e-5)
-    assert np.abs(models[0]).max() > 0.1

@@ -24,10 +24,9 @@ from torch.nn import functional
 from accounting.release.exact_normals import ExactNormals
 from streams import Turnstile
 from streams.sdk.roster_steps import poisson_sample
-from streams.trainers import Checkpoint, PrivacyEngine
+from streams.trainers import PrivacyEngine
 from streams.trainers.huggingface import HuggingFaceTrainer
 from streams.trainers.steps import GRID_BITS
-from streams.trainers.torch import restore, save
 from tests.unit.trainers.rank import Task
 
 USERS = np.repeat(np.arange(40), [1, 2, 3, 2] * 10)
@@ -164,7 +163,6 @@ def _pairs(rows: Iterable[dict[str, Any]]) -> list[Any]:
     return [(torch.tensor(row["input_ids"]), torch.tensor(row["labels"])) for row in rows]
 
 
-TRAININGS["texts in a loop"] = TRAININGS["texts"]
 TEXTS = Task(
     language_model,
     _pairs(TRAININGS["texts"].data),
@@ -215,9 +213,6 @@ def train(
     folder: Path, *, kind: str = "reviews", save_every: int = 1, death: Death | None = None
 ) -> None:
     """Train, or continue, until the appointed death; write the model if there is none."""
-    if kind == "texts in a loop":
-        train_in_a_loop(folder, save_every=save_every, death=death)
-        return
     what = TRAININGS[kind]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -258,56 +253,6 @@ def train(
         )
         trainer.add_callback(Life(trainer, generator, death))
         trainer.train(resume_from_checkpoint=trainer.engine.statement()["steps"] > 0)
-        np.savez(folder / "model.npz", **{str(n): p for n, p in enumerate(values(model))})
-
-
-def train_in_a_loop(folder: Path, *, save_every: int = 1, death: Death | None = None) -> None:
-    """Do as ``train`` does with the texts, in a loop without ``Trainer``."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    folder.mkdir(exist_ok=True)
-    generator, model = np.random.default_rng(), language_model()
-    with Turnstile.open(folder / "budgets.db", partitions=2) as service:
-        engine = PrivacyEngine(service, dataset="reviews", run="a")
-        module, optimizer, loader = engine.make_private_with_epsilon(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM),
-            data_loader=torch.utils.data.DataLoader(TEXTS.data, batch_size=16),
-            users=TEXTS.users,
-            population=40,
-            sampling_rate=RATE,
-            max_examples_per_user=TRAININGS["texts"].most,
-            max_physical_batch_size=8,
-            target_epsilon=8.0,
-            target_delta=1e-5,
-            steps=STEPS,
-            max_grad_norm=1.0,
-            not_private_generator=generator,
-        )
-        engine.check(lambda batch: loss_of_texts(module, batch), TEXTS.made_up)
-        checkpoint, batches = Checkpoint(folder / "texts.npz"), iter(loader)
-        restore(checkpoint, module, optimizer)
-
-        def die(where: str, made: int) -> None:
-            if death == (where, made):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        for step in range(optimizer.private.step, STEPS):
-            die("step begin", step)
-            assert engine.statement()["steps"] == step
-            generator.bit_generator.state = seeded(step).bit_generator.state
-            optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1.0 - step / STEPS)
-            for batch in batches:
-                optimizer.zero_grad()
-                die("forward", step)
-                loss_of_texts(module, batch).backward()
-                optimizer.step()
-                if loader.is_last:
-                    break
-            die("step end", step + 1)
-            if (step + 1) % save_every == 0:
-                save(checkpoint, module, optimizer)
-                die("save", step + 1)
         np.savez(folder / "model.npz", **{str(n): p for n, p in enumerate(values(model))})
 
 

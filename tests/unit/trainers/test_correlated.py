@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import chain
@@ -18,12 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import stats
 
 from accounting import banded_step, square_root_column
 from accounting.release.exact_normals import ExactNormals
 from streams import Turnstile
-from streams.cli.main import main
 from streams.sdk.errors import InvalidRequest
 from streams.sdk.run import Run
 from streams.trainers import (
@@ -35,8 +30,6 @@ from streams.trainers import (
     rotating_cohort,
 )
 from streams.trainers.correlated_noise import CorrelatedNoise
-from tests.readme import TOP
-from tests.unit.trainers import correlated_trainer
 
 Floats = NDArray[np.float64]
 USERS, BANDS, SIZE = 40, 4, 3
@@ -138,24 +131,6 @@ def test_rows_are_the_inverse_matrix_times_independent_rows(
     most = np.abs(inverse).sum(axis=1).max() * 0.5 + 1e-6 * np.abs(rows).max()
     assert np.abs(rows - inverse @ np.array(independent) * 2.0**-bits).max() <= most
     assert np.abs(noise.column * 2.0**bits % 1.0).max() == 0.0
-
-
-def test_sums_of_released_rows_have_less_noise_than_independent_rows(service: Turnstile) -> None:
-    steps = steps_of(run_of(service), expected_batch=1.0, column=square_root_column(4))
-    nothing = np.zeros((USERS, 20_000))
-    rows = []
-    for _ in range(12):
-        step = steps.begin()
-        step.add(nothing[step.positions])
-        rows.append(step.release(20_000))
-    matrix = sum(np.diag(np.full(12 - k, entry), -k) for k, entry in enumerate(steps.column))
-    independent = (matrix @ np.array(rows)) / step.noise_stddev
-    assert stats.kstest(independent.ravel(), "norm").pvalue > 1e-6
-    assert abs(np.corrcoef(independent) - np.eye(12)).max() < 0.05
-    total = np.array(rows).sum(axis=0).std()
-    expected = np.linalg.norm(np.linalg.inv(matrix).sum(axis=0)) * step.noise_stddev
-    assert total == pytest.approx(expected, rel=0.03)
-    assert total < 8.0 * math.sqrt(12)
 
 
 def test_price_of_a_full_column_is_the_noise_multiplier(
@@ -299,49 +274,6 @@ def test_training_that_is_killed_goes_on_with_its_noise(service: Turnstile, tmp_
         rows |= {step: normals.draw(stddev, SIZE).tolist() for step in made}
     for step, released in post_processed(steps.column, 16, rows).items():
         assert descent.seen[step].tolist() == [math.ldexp(y, exponent) / 8.0 for y in released]
-
-
-@pytest.mark.process
-@pytest.mark.slow
-def test_process_that_is_killed_charges_every_step_once_and_keeps_its_noise(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with Turnstile.open(tmp_path / "budgets.db") as turnstile:
-        turnstile.create_dataset("phones", measure="gdp", epsilon=3.0, delta=1e-6)
-    ends = [["charged", "3"], ["released", "5"], ["saved", "8"], []]
-    codes = [
-        subprocess.run(
-            [sys.executable, "-m", correlated_trainer.__name__, str(tmp_path), str(seed), *end],
-            cwd=TOP,
-            check=False,
-        ).returncode
-        for seed, end in enumerate(ends)
-    ]
-    assert codes == [-9, -9, -9, 0]
-    column = CorrelatedNoise(COLUMN, 16).column
-    row_noise = 8.0 * float(np.linalg.norm(column))
-    exponent = math.frexp(row_noise)[1] - 24
-    rows: dict[int, list[int]] = {}
-    for seed, made in enumerate([range(3), range(4, 5), range(6, 9), range(9, 12)]):
-        normals = ExactNormals(np.random.default_rng(seed))
-        stddev = Fraction(row_noise) * 2**16 / Fraction(2) ** exponent
-        rows |= {step: normals.draw(stddev, SIZE).tolist() for step in made}
-    saved = Checkpoint(tmp_path / "night-7.npz").load(("phones", "night-7"))
-    assert saved is not None
-    released = {int(step): row for step, row in saved.arrays.items() if step.isdigit()}
-    assert released.keys() == rows.keys()
-    for step, row in post_processed(column, 16, rows).items():
-        assert released[step].tolist() == pytest.approx(
-            [math.ldexp(y, exponent) / 8.0 for y in row], rel=1e-12
-        )
-    budgets = ["--budgets", str(tmp_path / "budgets.db")]
-    assert main(["verify", *budgets]) == 0
-    capsys.readouterr()
-    assert main(["explain", "--user", "7", "--json", *budgets]) == 0
-    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    charged = [event["step"] for event in events if event["what"] == "charged"]
-    (group,) = set(np.mod(charged, BANDS).tolist())
-    assert charged == [group, group + BANDS, group + 2 * BANDS]
 
 
 def test_checkpoint_with_rows_of_noise_is_readable_by_its_owner_only(

@@ -99,14 +99,6 @@ def test_what_a_user_adds_does_not_depend_on_other_users(monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_nobody_drawn_is_released_as_noise() -> None:
-    steps = private(FilterService(), rate=1e-9)
-    found = private_grad(loss, steps, ExamplesByUser.of(USERS))(PARAMS, ROWS, LABELS)
-    assert found["weights"].shape == (3,)
-    assert float(jnp.abs(found["weights"]).max()) > 0.0
-
-
-@pytest.mark.slow
 def test_training_continues_from_a_checkpoint(tmp_path: Path) -> None:
     service, checkpoint = FilterService(epsilon=50.0), Checkpoint(tmp_path / "jax.npz")
     optimizer = optax.adam(0.1)

@@ -195,23 +195,6 @@ def test_no_step_is_charged_beyond_the_plan(service: Turnstile) -> None:
     assert service.run("digits", "a").step == STEPS
 
 
-def test_noise_lasts_for_the_requested_steps_and_few_more() -> None:
-    for epsilon, steps, rate in ((1.0, 100, 0.1), (8.0, 7, 1.0)):
-        with Turnstile.in_memory(partitions=1) as turnstile:
-            policy = turnstile.create_dataset("d", measure="renyi", epsilon=epsilon, delta=1e-5)
-            noise = 0.5 * noise_for_steps([policy], steps, sampling_rate=rate)
-            for share, least, most in ((1.0, steps, 1.05 * steps), (0.9, 0, steps - 1)):
-                run = turnstile.run("d", f"at-{share}")
-                roster = run.enrol([f"u {share}"], clip_norm=0.5)
-                charged = [
-                    roster.charge(noise_stddev=share * noise, sampling_rate=rate).admitted[0]
-                    for _ in range(2 * steps)
-                ]
-                run.close()
-                made = int(np.sum(charged))
-                assert least <= made <= most
-
-
 RATES = [{"sampling_rate": rate} for rate in (0.0, lambda step: 0.4 if step < 39 else -1.0)]
 
 

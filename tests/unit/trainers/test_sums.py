@@ -129,24 +129,6 @@ def test_users_worked_on_together_are_added_up_as_each_by_itself(
         assert (total_of(clipped).tolist(), norms.tolist()) == one_by_one(rows, limits, exponent)
 
 
-def test_rows_at_their_level_stay_as_they_are() -> None:
-    row = np.array([[3.0, 4.0]], dtype=np.float32)
-    clipped = ClippedSum(0)
-    assert clipped.add(row, np.array([5.001])) == pytest.approx([5.0], rel=1e-4)
-    assert total_of(clipped).tolist() == [3, 4]
-
-
-@pytest.mark.parametrize("kind", ["float32", "float64"])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_rows_that_are_not_finite_count_as_zero(kind: str, bad: float) -> None:
-    rows = np.full((3, COLUMNS), 0.01, dtype=kind)
-    rows[1, 299] = bad
-    clipped = ClippedSum(-24)
-    norms = clipped.add(rows, np.ones(3))
-    assert np.isinf(norms).tolist() == [False, True, False]
-    assert total_of(clipped) * 2.0**-24 == pytest.approx(np.full(COLUMNS, 0.02), rel=1e-3)
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["<f2", ">f2", "<f4", ">f4", "<f8", ">f8", "longdouble"])
 def test_row_that_is_not_finite_does_not_change_others(
@@ -161,7 +143,9 @@ def test_row_that_is_not_finite_does_not_change_others(
     sums, norms = [], []
     for one, some in ((bad, limits), (rows[1:], limits[1:]), (native[1:], limits[1:])):
         clipped = ClippedSum(-24)
-        norms.append(clipped.add(one, some)[-19:].tolist())
+        found = clipped.add(one, some)
+        assert np.isinf(found).sum() == len(one) - 19
+        norms.append(found[-19:].tolist())
         sums.append(total_of(clipped).tolist())
     assert sums[0] == sums[1] == sums[2]
     assert norms[0] == norms[1] == norms[2]
@@ -183,14 +167,3 @@ def test_empty_batches_and_rows_of_zeros_add_nothing(dtype: type) -> None:
             norms = clipped.add(np.zeros((rows, width), dtype), np.ones(rows))
             assert norms.tolist() == [0.0] * rows
             assert total_of(clipped).tolist() == [0] * width
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("width", [3, 100, 300])
-def test_the_norm_of_a_row_is_its_own_in_any_layout(dtype: type, width: int) -> None:
-    rows = np.random.default_rng(2).normal(size=(9, width)).astype(dtype)
-    limits = np.ones(len(rows))
-    norms = ClippedSum(-24).add(rows, limits)
-    assert (ClippedSum(-24).add(np.asfortranarray(rows), limits) == norms).all()
-    for one, norm in zip(rows, norms, strict=True):
-        assert ClippedSum(-24).add(one[np.newaxis], np.ones(1)) == norm
