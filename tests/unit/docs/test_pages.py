@@ -57,17 +57,6 @@ def test_all_windows_of_a_file_are_answered_at_once() -> None:
     assert (names["once"].last_charge.decision.admitted).all()
 
 
-def test_ad_hoc_questions_are_answered_beside_an_open_run() -> None:
-    *_, example = blocks(page("query/python"))
-    names = run([example])
-    assert abs(float(names["answer"].value) - len(names["returned"])) < 200
-    t, norms = names["t"], np.ones(3)
-    standing, asked = t.run("shop-daily", "daily"), t.run("shop-adhoc", "another")
-    for _ in range(2):
-        assert standing.charge([1, 2, 3], norms, noise_stddev=50.0).admitted.all()
-        assert asked.charge([1, 2, 3], norms, noise_stddev=50.0).admitted.all()
-
-
 @pytest.mark.slow
 def test_the_first_tutorial_trains_twice_and_leaves_a_budget_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
