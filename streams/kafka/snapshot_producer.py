@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from streams.kafka.fenced_producer import Transactions, queue_in_batches
-from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
-from streams.kafka.snapshot_topic import SnapshotsUnavailable, read_snapshot
+from streams.kafka.results import STOP_WITHIN, NotSent
+from streams.kafka.snapshot_topic import read_snapshot
 from streams.kafka.topics import SNAPSHOTS
 from streams.records.signatures import Content
 from streams.store.snapshot import Record, Snapshot
@@ -24,12 +24,9 @@ class KafkaSnapshotTopic(Transactions):
 
     async def read(self, with_contents: bool) -> Snapshot | None:
         """Read and verify the last snapshot in another thread."""
-        try:
-            return await asyncio.to_thread(
-                read_snapshot, self._config, self._partition, self._verifier, with_contents
-            )
-        except SnapshotsUnavailable as error:
-            raise LogUnavailable(str(error)) from error
+        return await asyncio.to_thread(
+            read_snapshot, self._config, self._partition, self._verifier, with_contents
+        )
 
     async def start(self) -> None:
         """Begin a new epoch, also after a failure."""

@@ -6,17 +6,14 @@ from contextlib import closing
 
 from kafka.errors import KafkaError
 
-from streams.config import Config, Unavailable
+from streams.config import Config
 from streams.kafka.authentic import RecordVerifier
 from streams.kafka.kafka_clients import read_backwards
+from streams.kafka.results import LogUnavailable
 from streams.kafka.topics import SNAPSHOTS
 from streams.store.snapshot import Snapshot, UnusableSnapshot, find_last
 
 _ATTEMPTS = 3
-
-
-class SnapshotsUnavailable(Unavailable):
-    """Kafka does not answer."""
 
 
 def read_snapshot(
@@ -33,7 +30,7 @@ def read_snapshot(
 
     Raises:
         UnusableSnapshot: the snapshot is incomplete or damaged.
-        SnapshotsUnavailable: Kafka does not answer.
+        LogUnavailable: Kafka does not answer.
     """
     for attempt in range(_ATTEMPTS):
         try:
@@ -47,7 +44,7 @@ def read_snapshot(
                 raise
         except KafkaError as error:
             topic = config.topic(SNAPSHOTS)
-            raise SnapshotsUnavailable(
+            raise LogUnavailable(
                 f"cannot read partition {partition} of {topic}: {error!r}"
             ) from error
     raise AssertionError("an attempt returns or raises")

@@ -21,7 +21,7 @@ from streams.kafka.kafka_clients import new_producer
 from streams.kafka.log import TopicReader
 from streams.kafka.results import Extent, LogUnavailable, TopicsUnavailable
 from streams.kafka.security import explained
-from streams.kafka.snapshot_topic import SnapshotsUnavailable, read_snapshot
+from streams.kafka.snapshot_topic import read_snapshot
 from streams.kafka.topics import NORMS, Topics
 from streams.operations.status import read_glances
 from streams.records.json_outputs import to_msgpack
@@ -132,7 +132,7 @@ class ServiceArchive(Archive):
         head = partial(StoredHead, partition, HeadSource.SNAPSHOT)
         try:
             snapshot = read_snapshot(self._config, partition, self._verifier, with_contents=False)
-        except (SnapshotsUnavailable, UnusableSnapshot) as error:
+        except (LogUnavailable, UnusableSnapshot) as error:
             return head(lacking=str(error))
         if snapshot is None:
             return head(lacking="there is no snapshot")
@@ -145,7 +145,7 @@ class ServiceArchive(Archive):
         """Return the last snapshot of a partition's state; None if there never was one."""
         try:
             return read_snapshot(self._config, partition, self._verifier)
-        except SnapshotsUnavailable as error:
+        except LogUnavailable as error:
             raise UnreadableService(str(error)) from error
 
     def load(self, partition: int) -> StoredState | None:
