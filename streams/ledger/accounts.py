@@ -138,12 +138,8 @@ class Accounts:
     must be made exactly once. So such steps are counted, and changes and pages contain the count. A
     page with a higher count than some changes is newer and includes them.
 
-    Attributes:
-        policy: the policy of the dataset.
-        rule: how the policy charges users.
-        columns: their numbers, for charges by norms.
-        account: the same, for the rosters with recurring charges.
-        erased: the keyed hashes among the users.
+    Charges by norms use ``columns``, and rosters ``account``, over the same rows. ``erased`` has
+    the keyed hashes among the users.
     """
 
     def __init__(self, policy: Policy, partition: int) -> None:
@@ -181,11 +177,7 @@ class Accounts:
     def seek(self, users: UserIds, members: Numbers = NO_ROWS) -> Sought:
         """Return the slots of distinct users, and the new users; change nothing.
 
-        New users have the next slots, in their order.
-
-        Args:
-            users: the ids to find.
-            members: slots that must not be among those found.
+        New users have the next slots, in their order. ``members`` are slots that must not be found.
 
         Raises:
             Rejection: DUPLICATE_USER or WRONG_PARTITION.
@@ -289,8 +281,8 @@ class Accounts:
 
         Args:
             slots: whose balance changed.
-            raised: the slots whose odometer rose.
-            bound: the slots that were bound to an order.
+            raised: whose odometer rose.
+            bound: who were bound to an order.
             charged: the levels charged, if a roster has charged nothing else.
             spent: the new balances, if the caller has them: to read those of many orders again
                 takes a twentieth of a charge.
@@ -381,25 +373,21 @@ class Accounts:
         return self.rule.bounds(self._rows.ticks[:count], order)
 
     def bounds_raised(self, slots: Numbers, ticks_before: Numbers) -> Iterator[Raised]:
-        """Yield the users whose bound rose, of those whose odometer rose."""
-        # Copies: the rows may have risen again when the iterator is read.
-        ticks = self._rows.ticks.take(slots)
-        order = None if self._own is None else self._own.order.take(slots)
-        return self._bounds_raised(slots, ticks, order, ticks_before.copy())
-
-    def _bounds_raised(
-        self, slots: Numbers, risen: Numbers, orders_of: OrderIndex | None, ticks_before: Numbers
-    ) -> Iterator[Raised]:
+        """Yield the users whose bound rose, of those whose odometer rose; read it before the next
+        charge.
+        """
         users = self.rule.block_users
         for start in range(0, len(slots), users):
-            block = slice(start, start + users)
-            order = None if orders_of is None else orders_of[block]
-            ticks = np.concatenate([risen[block], ticks_before[block]])
+            risen = slots[start : start + users]
+            order = None if self._own is None else self._own.order.take(risen)
+            ticks = np.concatenate(
+                [self._rows.ticks.take(risen), ticks_before[start : start + users]]
+            )
             both = self.rule.bounds(ticks, None if order is None else np.tile(order, 2))
             bounds, before = both[: len(both) // 2], both[len(both) // 2 :]
             higher = bounds > before
             news = np.flatnonzero(higher.any(axis=1) if higher.ndim == 2 else higher)
-            names = self._index.users_at(slots[block][news])
+            names = self._index.users_at(risen[news])
             orders: Iterable[float | None] = repeat(None)
             if order is not None:
                 order = order[news]

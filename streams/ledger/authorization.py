@@ -61,13 +61,7 @@ class Access(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Authorization:
-    """The access lists of one partition's datasets.
-
-    Args:
-        partition: its number.
-        lists: (dataset,) -> its own list.
-        policies: (dataset,) -> its policy.
-    """
+    """The access lists of one partition's datasets; ``lists`` has each dataset's own list."""
 
     def __init__(self, partition: int, lists: Tracked[Access], policies: Policies) -> None:
         self._partition = partition

@@ -54,8 +54,6 @@ class Budgets:
     """The accounts of a dataset, and of its ancestors, the nearest first.
 
     Attributes:
-        accounts: all of them.
-        own: the dataset's own.
         outermost: those of datasets without a parent.
         family: those of all datasets without a parent in the family, by name.
     """
@@ -105,9 +103,7 @@ class Budgets:
         """Charge users by their norms; every check has passed.
 
         Args:
-            users: the charged users.
-            norms: the norms of these users, (n,).
-            mechanism: the step's mechanism.
+            norms: of these users, (n,).
             sought: the users in each budget, as it is now.
             reserve: the share of every budget that has to remain.
             too_soon: users who are halted by the minimum separation and charged nothing, (n,).
@@ -165,9 +161,7 @@ class Budgets:
     def reasons(self, halted: UserIds, refused_by: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the reason byte of each halted member of a roster, (n,).
 
-        Args:
-            halted: the halted users.
-            refused_by: the first budget that does not admit each of them.
+        ``refused_by`` is the first budget that does not admit each of them.
         """
         reasons = refused_by.copy() if self.is_nested else np.zeros(len(halted), dtype=np.uint8)
         erased = self.are_erased(halted)
@@ -192,10 +186,7 @@ class Budgets:
         """Charge erased users, who join a roster, all that is left of an outermost budget.
 
         They may be new to the outermost budgets of this dataset if these are not those in which
-        they were erased.
-
-        Args:
-            slots: the slots of the new members, in each budget.
+        they were erased. ``slots`` are those of the new members, in each budget.
         """
         if len(self.family) > 1:
             outermost = self.accounts.index(self.outermost[0])
@@ -212,9 +203,7 @@ class Budgets:
     def enrolment(self, users: UserIds, members: Numbers) -> list[Sought]:
         """Return the slots of users to be enrolled, in each budget; change nothing.
 
-        Args:
-            users: to be enrolled.
-            members: slots of the members in the dataset itself.
+        ``members`` are the slots of members in the dataset itself.
 
         Raises:
             Rejection: MIXED_USERS, DUPLICATE_USER or WRONG_PARTITION.
@@ -243,10 +232,7 @@ class Budgets:
 class Policies(Tracked[Policy]):
     """The policies of all datasets, and the accounts that are charged under each.
 
-    Args:
-        partition: whose policies these are.
-        accounts: name of the dataset -> accounts; datasets are added and removed here.
-        known_as: replaces the ids of erased users by their keyed hashes.
+    ``accounts`` are by name of the dataset, and are added and removed here.
     """
 
     def __init__(self, partition: int, accounts: dict[str, Accounts], known_as: KnownAs) -> None:

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from accounting import Measure
 from streams.ledger.budgets import Budgets, Policies
 from streams.ledger.erasure import check_key
-from streams.ledger.run_states import RunState, takes_terms
+from streams.ledger.run_states import RunState
 from streams.ledger.tracked import ENTRY_BYTES, Address, Tracked
 from streams.ledger.validation import (
     MECHANISMS,
@@ -94,18 +94,13 @@ class EventBlock(msgspec.Struct, array_like=True):
 
 
 class _Step:
-    """The events of one step.
-
-    Attributes:
-        norms: user -> norm, without users who were erased; None: to be read from the blocks.
-        events: the number of events, with those of users who were erased since.
-        size: the size of their ids and norms in bytes.
-    """
+    """The events of one step."""
 
     def __init__(self) -> None:
+        # Without users who were erased; None: to be read from the blocks.
         self.norms: dict[User, float] | None = {}
-        self.events = 0
-        self.size = 0
+        self.events = 0  # with those of users who were erased since
+        self.size = 0  # of their ids and norms in bytes
 
 
 class Collected(Tracked[EventBlock]):
@@ -248,23 +243,11 @@ def most_events(budgets: Budgets) -> int:
 
 
 def terms_of(
-    request: OpenRun,
-    known: RunState | None,
-    opened: RunState,
-    terms: CollectTerms | None,
-    budgets: Budgets,
-    *,
-    has_roster: bool,
+    request: OpenRun, terms: CollectTerms | None, budgets: Budgets, *, is_fresh: bool
 ) -> CollectTerms | None:
     """Return the terms under which a run that is opened collects, if it does.
 
-    Args:
-        request: the opening.
-        known: the run before; None if it is new.
-        opened: the run after the opening.
-        terms: its terms, if it has any.
-        budgets: the budgets that it charges.
-        has_roster: whether it has a roster.
+    ``terms`` are those before; they change if the run is fresh (``run_states.takes_terms``).
 
     Raises:
         Rejection: COLLECT_CHANGED, INVALID_MECHANISM or MIXED_USERS.
@@ -275,7 +258,7 @@ def terms_of(
     wanted = asked.clip_norm, asked.mechanism
     if terms is not None and wanted == (terms.clip_norm, terms.mechanism):
         return terms
-    if not takes_terms(known, opened, has_roster=has_roster):
+    if not is_fresh:
         detail = (
             f"run {request.run!r} has other terms of collecting, or none, which do not change once "
             "it has been charged or has a roster: open it without collect, as it is, or open a run "
@@ -365,11 +348,9 @@ def collect(
     """Collect the norms of a record, and yield the events that are rejected.
 
     Args:
-        request: one event or several.
         run: the open run.
-        terms: the terms under which it collects.
+        terms: the terms under which it collects; None if it does not.
         collected: what the partition has collected; each event is added, or rejected alone.
-        budgets: the budgets that the run charges.
         home: the partition and P, the number of partitions.
 
     Raises:
@@ -395,18 +376,6 @@ def collect(
         raise Rejection(Reason.TOO_LARGE, detail)
     if len(users) != len(norms):
         raise Rejection(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
-    return _collect(request, users, norms, terms, collected, budgets, home)
-
-
-def _collect(
-    request: NormEvent | NormEvents,
-    users: UserIds,
-    norms: NDArray[np.float64],
-    terms: CollectTerms,
-    collected: Collected,
-    budgets: Budgets,
-    home: tuple[int, int],
-) -> Iterator[tuple[NormEvent, Rejection]]:
     step, most = step_of(request), most_events(budgets)
 
     def problem(some: slice) -> Rejection | None:

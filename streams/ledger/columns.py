@@ -40,19 +40,12 @@ PACKED = "~"
 
 @dataclass(frozen=True)
 class Column:
-    """The properties of a column.
+    """The properties of a column."""
 
-    Attributes:
-        initial: the value in a new row.
-        per_order: whether a row has one number per order of the dataset, or one in all.
-        dtype: in memory.
-        stored: in deltas; as in memory by default.
-    """
-
-    initial: int = 0
-    per_order: bool = False
-    dtype: str = "<i8"
-    stored: str = ""
+    initial: int = 0  # the value in a new row
+    per_order: bool = False  # a row has one number per order of the dataset, not one in all
+    dtype: str = "<i8"  # in memory
+    stored: str = ""  # in deltas; as in memory by default
 
 
 PER_ORDER = Column(per_order=True)
@@ -94,11 +87,7 @@ class Columns:
         }
 
     def __init__(self, orders: int | None = None) -> None:
-        """Make columns without rows.
-
-        Args:
-            orders: the numbers per row of a ``per_order`` column; None for one, without an axis.
-        """
+        """Make columns without rows; ``per_order`` ones have an axis of orders, unless None."""
         self._orders = () if orders is None else (orders,)
         self._room = self._count = 0
         self._changed_pages = np.zeros(0, dtype=np.bool_)
@@ -139,11 +128,8 @@ class Columns:
                 pages[rows >> _PAGE_BITS] = True
 
     def note(self, rows: Rows, *columns: str) -> RowDelta:
-        """Return the changes of rows that were written in place.
-
-        Args:
-            rows: their slots, distinct, or a slice from one to another.
-            columns: that were written; all of them by default.
+        """Return the changes of distinct rows that were written in place, in all columns by
+        default.
         """
         names = columns or tuple(self._columns)
         return self.note_by(rows, {name: self._packed(name, rows) for name in names})
@@ -164,12 +150,7 @@ class Columns:
         return RowDelta(rows.astype("<u4").tobytes(), values)
 
     def apply_delta(self, changes: RowDelta, which: NDArray[np.bool_] | None = None) -> None:
-        """Set the values of a delta again.
-
-        Args:
-            changes: from the delta.
-            which: the rows to set, (n,); None for all rows.
-        """
+        """Set the values of a delta again, in these rows, (n,); in all rows if None."""
         slots = slots_of(changes)
         for names, packed in changes.values.items():
             for name in names.split(" "):

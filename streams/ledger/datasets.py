@@ -49,7 +49,13 @@ from streams.ledger.collecting import MAX_AHEAD, terms_of
 from streams.ledger.erasure import check_key
 from streams.ledger.outputs import Output, Place, answer, answer_to, tombstone_of
 from streams.ledger.partition_errors import LayoutMismatch
-from streams.ledger.run_states import RunState, closed, opened, under_current_attempt
+from streams.ledger.run_states import (
+    RunState,
+    closed,
+    opened,
+    takes_terms,
+    under_current_attempt,
+)
 from streams.ledger.separation import separation_of
 from streams.ledger.state import State
 from streams.ledger.tracked import Address
@@ -186,11 +192,11 @@ def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
     address = request.address
     known, separation = state.runs.get(address), state.separations.get(address, UNSET)
     run = opened(known, request)
-    has_roster = address in state.rosters
-    asked = separation_of(request, known, run, separation, has_roster=has_roster)
+    is_fresh = takes_terms(known, run, has_roster=address in state.rosters)
+    asked = separation_of(request, separation, is_fresh=is_fresh)
     taken = holds_to_take(state, budgets, request, known, run)
     before = state.collecting.get(address)
-    terms = terms_of(request, known, run, before, budgets, has_roster=has_roster)
+    terms = terms_of(request, before, budgets, is_fresh=is_fresh)
     for name in taken:
         state.holds[name,] = Holder(dataset=request.dataset, run=request.run)
     state.runs[address] = run

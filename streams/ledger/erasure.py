@@ -104,11 +104,7 @@ class KeysInUse(Tracked[bool]):
 
 
 class ErasedUsers(Tracked[str]):
-    """(dataset, slot) -> the keyed hash that replaces an id.
-
-    Attributes:
-        in_use: the keys that hashes were made with.
-    """
+    """(dataset, slot) -> the keyed hash that replaces an id; ``in_use`` has the keys."""
 
     def __init__(self, datasets: Mapping[str, Accounts], in_use: KeysInUse) -> None:
         super().__init__("erased", str)
@@ -148,9 +144,7 @@ class ErasedUsers(Tracked[str]):
     def new_name(self, user: User, *, hidden: bool) -> str:
         """Return the keyed hash of a user who is erased now.
 
-        Args:
-            user: the id.
-            hidden: whether outputs must not have the hash.
+        ``hidden`` says whether outputs must not have the hash.
         """
         ring = self.in_use.ring
         fingerprint = ring.newest if hidden else ring.oldest
@@ -174,12 +168,7 @@ class ErasedUsers(Tracked[str]):
 
 
 def blanked(users: UserIds, at: NDArray[np.int64]) -> UserIds:
-    """Return users as the digests of rosters have them: 0 or "" for an erased integer or string.
-
-    Args:
-        users: ids or keyed hashes.
-        at: positions of the erased users.
-    """
+    """Return users as the digests of rosters have them: 0 or "" for those erased, at positions."""
     blanks: dict[int, User] = {}
     for place in at.tolist():
         user = users[place]

@@ -130,15 +130,7 @@ def ledger_of(
     chain: HashChain,
     erasure_keys: str = "",
 ) -> Ledger:
-    """Return the ledger of a partition in its stored state.
-
-    Args:
-        kept: the stored state.
-        partition: its number.
-        partitions: P of the topic.
-        topic: the 16 bytes of the topic's id in Kafka.
-        chain: the hash chain over the records applied so far.
-        erasure_keys: the keys of hashes of erased users; see ``ErasureKeys``.
+    """Return the ledger of a partition in its stored state; the arguments are those of ``Ledger``.
 
     Raises:
         LayoutMismatch: the state is of another P.
@@ -155,9 +147,11 @@ def ledger_of(
 class Ledger:
     """Applies records to the state of one partition.
 
+    Args:
+        topic: the 16 bytes of the topic's id in Kafka.
+        erasure_keys: the keys of hashes of erased users; see ``ErasureKeys``.
+
     Attributes:
-        state: all datasets and runs of the partition.
-        erasure_keys: the keys of hashes of erased users.
         chain: the hash chain over the records applied so far; offsets without a record are not
             part of it.
     """

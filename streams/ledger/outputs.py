@@ -80,11 +80,7 @@ class Place(NamedTuple):
 def answer(kind: type[AnyAnswer], request: Request, place: Place, **fields: Any) -> AnyAnswer:
     """Return an answer, which repeats what the request is about.
 
-    Args:
-        kind: the answer's kind.
-        request: the request.
-        place: the request's place.
-        fields: all others, and those that differ from the request.
+    ``fields`` are all others, and those that differ from the request.
     """
     repeated = {
         name: getattr(request, name)
@@ -182,7 +178,6 @@ def reject(
         request: None if the record cannot be decoded.
         rejection: why it was not applied.
         current_attempt: that of the run that it names, if there is one.
-        place: of the record.
         names_erased: whether it is a norm event that names an erased user, whom no output names.
     """
     dataset, run, *_ = (*(request.address if request else ()), None, None)

@@ -49,13 +49,7 @@ def check_retired(state: State, request: Request) -> None:
 
 
 def retire(state: State, place: Place, request: Retire, head: bytes) -> LogRetired:
-    """End all runs and the log.
-
-    Args:
-        state: the partition's state.
-        place: the record's place.
-        request: names the log that continues it.
-        head: the head of the hash chain before the record.
+    """End all runs and the log; ``head`` is that of the hash chain before the record.
 
     Raises:
         Rejection: LOG_CHANGED, if the datasets are not those that the request expects.

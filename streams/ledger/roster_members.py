@@ -136,14 +136,8 @@ class Members:
 
     Every change is stored with the record that made it.
 
-    Args:
-        rows: their stored columns.
-        budgets: the budgets of the run's dataset.
-        terms: the roster's terms.
-        steps: the number of steps taken.
-
     Attributes:
-        rows: as given.
+        rows: their stored columns.
         recurring: charges the members.
         checked: mechanism, scale and sampling rate that were found valid for the clip norm and the
             policies, which stay the same as long as there is the roster.

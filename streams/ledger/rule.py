@@ -26,31 +26,16 @@ OrderIndex = NDArray[np.uint8]
 
 
 class UserRows(Protocol):
-    """The numbers of users, by slot.
+    """The numbers of users, by slot; the last two only if users are bound to a Rényi order."""
 
-    Attributes:
-        spent, base: units; see ``Payment``.
-        order: the index of each user's Rényi order, if users are bound to one.
-        bound: 1 if the user is bound to it; the same.
-    """
-
-    spent: Numbers
+    spent: Numbers  # units; see ``Payment``
     base: Numbers
-    order: OrderIndex
-    bound: OrderIndex
+    order: OrderIndex  # its index
+    bound: OrderIndex  # 1 if the user is bound to it
 
 
 class NormPayment(Payment):
-    """A payment for a step with a norm for each user.
-
-    Args:
-        rule: the account's rule.
-        spent, base, cost: units of each user; see `Payment`.
-        order: the index of each user's Rényi order, if users are bound to one.
-        mechanism: the step's mechanism.
-        norms: the norms that the step asks for, (n,).
-        reserve: the share of the budget that has to remain.
-    """
+    """A payment for a step with a norm for each user; `Rule.payment` has the arguments."""
 
     def __init__(
         self,

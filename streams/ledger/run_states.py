@@ -97,12 +97,7 @@ def takes_terms(known: RunState | None, opened: RunState, *, has_roster: bool) -
     """Return whether an opening may set the terms of a run: none of its steps depends on them yet.
 
     An opening may have reached some partitions only. The next one, a new attempt, sets the same
-    terms in all of them.
-
-    Args:
-        known: the run before the opening; None if it is new.
-        opened: the run after it.
-        has_roster: whether it has a roster.
+    terms in all of them. ``known`` is the run before the opening; None if it is new.
     """
     return known is None or (known.step < 0 and opened.attempt > known.attempt and not has_roster)
 

@@ -22,16 +22,8 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from streams.ledger.columns import Numbers
-from streams.ledger.run_states import RunState, takes_terms
 from streams.ledger.tracked import Address, Tracked
 from streams.records import ChargeRoster, Enrol, OpenRun, Reason, Rejection
-
-
-class Separations(Tracked[int]):
-    """(dataset, run) -> the ``min_separation`` of a run that has one."""
-
-    def __init__(self) -> None:
-        super().__init__("separation", int)
 
 
 class Participants(Tracked[bytes]):
@@ -84,28 +76,16 @@ class Participants(Tracked[bytes]):
 
 
 def separation_of(
-    request: OpenRun,
-    known: RunState | None,
-    opened: RunState,
-    separation: int | UnsetType,
-    *,
-    has_roster: bool,
+    request: OpenRun, separation: int | UnsetType, *, is_fresh: bool
 ) -> int | UnsetType:
     """Return the minimum separation of a run that this request opens (SEPARATION_CHANGED).
 
-    An attempt may set it until the first step is charged. From then on it never changes.
-
-    Args:
-        request: asks for a separation, or leaves it unchanged.
-        known: the run before; None if it is new.
-        opened: the run after the request.
-        separation: the current one, if any.
-        has_roster: whether it has a roster.
+    ``separation`` is the one before; it changes if the run is fresh (``run_states.takes_terms``).
     """
     asked = request.min_separation
     if asked is UNSET or asked == separation:
         return separation
-    if takes_terms(known, opened, has_roster=has_roster):
+    if is_fresh:
         return asked
     kept = "no participations" if separation is UNSET else f"participations {separation} steps"
     detail = (

@@ -28,7 +28,6 @@ def homes(keys: NDArray[np.int64], seed: NDArray[np.uint64], places: np.int64) -
     """Return the first place where the search for each key looks, shape (n,).
 
     Args:
-        keys: integer ids, shape (n,).
         seed: a factor, an offset and another factor, shape (3,); the factors are odd.
         places: the number of places of the table, below 2**32.
     """

@@ -32,7 +32,7 @@ from streams.ledger.erasure import ErasedUsers, ErasureKeys, KeysInUse
 from streams.ledger.partition_errors import LayoutMismatch, UnknownState
 from streams.ledger.roster_members import MemberDelta, Rosters
 from streams.ledger.run_states import Runs
-from streams.ledger.separation import Participants, Separations
+from streams.ledger.separation import Participants
 from streams.ledger.tracked import Address, Tracked
 from streams.ledger.worst_case import WorstCases
 from streams.records import CollectTerms, Holder, encode
@@ -95,25 +95,16 @@ class State:
 
     Attributes:
         topic: the 16 bytes of the topic's id in Kafka.
-        partition: its number.
         partitions: P of the topic.
-        policies: (dataset,) -> policy.
-        datasets: name -> accounts.
         runs: (dataset, run) -> state.
         rosters: (dataset, run) -> the terms of a run's roster.
         separations: (dataset, run) -> the minimum separation of a run, if it has one.
-        participants: (dataset, run, place) -> the participants of their last steps.
         collecting: (dataset, run) -> the terms under which a run collects norms, if it does.
-        collected: (dataset, run, step, number) -> norms that were collected.
         holds: (outermost dataset,) -> the run that holds its budget, if one does.
-        worst_cases: (dataset,) -> the spending in the worst case.
         closed: (dataset,) -> the offset from which on it is closed, if it is.
-        erasure: the keys that hashes of erased users were made with.
-        erased: (dataset, slot) -> the keyed hash of an erased user.
         access: (dataset,) -> its own access list, if it has one.
         retired: () -> the end of the log, if it has ended.
         origin: () -> the log whose state this one continues, if there is one.
-        authorization: checks what the signer of a request may do.
     """
 
     def __init__(
@@ -134,7 +125,7 @@ class State:
         self.policies = self.keep(Policies(partition, self.datasets, self.erased.known_as))
         self.runs = self.keep(Runs())
         self.rosters = self.keep(Rosters())
-        self.separations = self.keep(Separations())
+        self.separations: Tracked[int] = self.keep(Tracked("separation", int))
         self.participants = self.keep(Participants())
         self.collecting: Tracked[CollectTerms] = self.keep(Tracked("collecting", CollectTerms))
         self.collected = self.keep(Collected())

@@ -121,9 +121,7 @@ def check_policy(policy: Policy) -> None:
 def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
     """Check a new dataset against its ancestors (INVALID_POLICY).
 
-    Args:
-        policy: the new dataset's, checked by itself.
-        outer: the ancestors', the nearest first; empty if a parent does not exist.
+    The nearest ancestor is first; there are none if a parent does not exist.
     """
     if not outer:
         return
@@ -163,12 +161,8 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
     """Check a new dataset that is to have a share of another dataset's budget (INVALID_POLICY).
 
     Budgets of one measure add up in their units (mu squared, rho, epsilon, or Rényi divergence at
-    each order), whichever runs charge the shares and in whatever order.
-
-    Args:
-        policy: the new dataset's policy, checked by itself.
-        whole: the policy of the dataset whose budget is shared.
-        shares: the policies of the shares that exist, closed ones included.
+    each order), whichever runs charge the shares and in whatever order. ``shares`` are those that
+    exist, closed ones included.
     """
     name, complaint = whole.dataset, None
     taken = [sum(units) for units in zip(*(share.budget for share in shares), strict=True)]
@@ -236,9 +230,8 @@ def check_mechanism(
     """Return the mechanism of a step, if these policies can charge it (INVALID_MECHANISM).
 
     Args:
-        charge: the step.
         clip_norm: the largest norm; 0 if it is not known.
-        policies: the policies of all budgets charged, the dataset's own first.
+        policies: of all budgets charged, the dataset's own first.
     """
     covers = Measure.covers
     if isinstance(charge, ChargeRoster):
@@ -270,8 +263,7 @@ def check_covered(
     enough.
 
     Args:
-        mechanism: the step's mechanism.
-        policies: the policies of all budgets charged, the dataset's own first.
+        policies: of all budgets charged, the dataset's own first.
         covers: ``Measure.covers`` or, for steps with a cost table, ``Measure.covers_by_table``.
         clip_norm: the largest norm; 0 if it is not known.
     """
@@ -311,7 +303,6 @@ def check_charge(
     """Check everything about a charge that needs no accounts (LENGTH_MISMATCH to NORM_ABOVE_CLIP).
 
     Args:
-        charge: one step in one partition.
         held: for each budget charged, the dataset's own first: the policy, and the first user in
             this partition, if there is one.
 
@@ -341,12 +332,7 @@ def check_distinct(users: UserIds) -> None:
 
 
 def check_once(users: UserIds, slots: NDArray[np.int64]) -> None:
-    """Check that no known user appears twice (DUPLICATE_USER).
-
-    Args:
-        users: the charged users.
-        slots: their slots; UNKNOWN for those never seen.
-    """
+    """Check that no known user appears twice (DUPLICATE_USER); slots are UNKNOWN for new ones."""
     ordered = np.sort(slots.astype(np.int32))  # half as long, sorted in half the time
     repeated = ordered[1:] == ordered[:-1]
     if not repeated.any():
@@ -359,13 +345,7 @@ def check_once(users: UserIds, slots: NDArray[np.int64]) -> None:
 
 
 def check_no_member(users: UserIds, slots: NDArray[np.int64], members: NDArray[np.int64]) -> None:
-    """Check that no user is a member of the roster (DUPLICATE_USER).
-
-    Args:
-        users: to be enrolled.
-        slots: their slots; UNKNOWN for those never seen.
-        members: the slots of all members.
-    """
+    """Check that no user is a member of the roster (DUPLICATE_USER), which are given by slots."""
     repeated = np.isin(slots, members)
     if repeated.any():
         user = published(users[int(repeated.argmax())])
@@ -373,19 +353,10 @@ def check_no_member(users: UserIds, slots: NDArray[np.int64], members: NDArray[n
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
 
-def check_new_users(
-    users: UserIds,
-    partition: int,
-    partitions: int,
-) -> None:
+def check_new_users(users: UserIds, partition: int, partitions: int) -> None:
     """Check new users; known users were checked when they were new.
 
     Keyed hashes of erased users belong to no partition.
-
-    Args:
-        users: the new users.
-        partition: the one that charges them.
-        partitions: P of the topic.
 
     Raises:
         Rejection: DUPLICATE_USER or WRONG_PARTITION.
@@ -411,10 +382,7 @@ def published(user: User) -> User:
 def check_kinds(policy: Policy, first: User | None, users: UserIds) -> None:
     """Check that these ids are of the kinds that the dataset has (MIXED_USERS).
 
-    Args:
-        policy: the policy of the dataset.
-        first: its first user in this partition, if it has one.
-        users: the charged users.
+    ``first`` is its first user in this partition, if it has one.
     """
     allowed = policy.user_ids
     if allowed == "mixed" or not len(users):
@@ -530,9 +498,7 @@ def check_decision(users: UserIds, *, clips: bool) -> None:
     bytes. It is more where norms take fewer bytes, or where the keyed hashes of erased users are
     longer than their ids.
 
-    Args:
-        users: by the names that the decision has.
-        clips: True if less than the requested norm may be granted.
+    Users are given by the names that the decision has.
     """
     least = 12 if clips else 0
     if users.are_integers:

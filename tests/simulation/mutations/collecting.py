@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from streams.ledger import charging, collecting, ledger, tracked
+from streams.ledger import charging, collecting, datasets, ledger, tracked
 from streams.records import Reason
 from tests.simulation.mutations.registry import Patches, mutation, replaced
 
@@ -87,7 +87,7 @@ def norms_of_other_terms_kept() -> Patches:
 @mutation
 def terms_changed_after_the_first_step() -> Patches:
     """A new attempt sets the terms of a run that has been charged."""
-    yield replaced(collecting, "takes_terms", lambda *_, **__: True)
+    yield replaced(datasets, "takes_terms", lambda *_, **__: True)
 
 
 @mutation
