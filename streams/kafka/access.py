@@ -22,34 +22,21 @@ _OF_ANSWERERS = ("answers", "answers-state")
 
 @dataclass(frozen=True)
 class AccessRule:
-    """The operations that a role may perform on one resource, or on all with a name prefix.
+    """The operations that a role may perform on one resource, or on all with a name prefix."""
 
-    Attributes:
-        resource: TOPIC, GROUP or TRANSACTIONS.
-        name: the name of the resource, or the prefix.
-        operations: the names that Kafka and kafka-acls use.
-        prefixed: whether ``name`` is a prefix.
-    """
-
-    resource: str
-    name: str
-    operations: Sequence[str]
-    prefixed: bool = False
+    resource: str  # TOPIC, GROUP or TRANSACTIONS
+    name: str  # of the resource, or the prefix
+    operations: Sequence[str]  # by the names that Kafka and kafka-acls use
+    prefixed: bool = False  # whether ``name`` is a prefix
 
 
 @dataclass(frozen=True)
 class Role:
-    """A kind of principal.
+    """A kind of principal."""
 
-    Attributes:
-        does: what the role is for.
-        topics: topic -> operations.
-        redis: how it uses Redis; None if it does not.
-    """
-
-    does: str
-    topics: Mapping[str, Sequence[str]]
-    redis: RedisUse | None = None
+    does: str  # what the role is for
+    topics: Mapping[str, Sequence[str]]  # topic -> operations
+    redis: RedisUse | None = None  # how it uses Redis; None if it does not
     decides: bool = False  # is in the workers' consumer group, and writes in transactions
     consumes: bool = False  # reads events in its own consumer groups
 

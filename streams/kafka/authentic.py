@@ -43,11 +43,7 @@ ANSWERERS = Signers("answerer", "answer_keys")
 
 
 class RecordSigner:
-    """Signs the records that a worker or an answerer publishes about a log.
-
-    Attributes:
-        public: the public key.
-    """
+    """Signs the records that a worker or an answerer publishes about a log."""
 
     def __init__(self, signer: Signer, log: bytes) -> None:
         self.public = signer.public
@@ -66,12 +62,7 @@ class RecordSigner:
 
 
 class RecordVerifier:
-    """Verifies the signatures of records, and counts the records that it rejects.
-
-    Args:
-        log: the topic id of norms.
-        signers: the kind of process whose keys the trust store has.
-    """
+    """Verifies the signatures of records about a log, and counts the records that it rejects."""
 
     def __init__(self, trust_store: TrustStore, log: bytes, signers: Signers = WORKERS) -> None:
         self._trust_store = trust_store

@@ -81,9 +81,7 @@ def new_reader(config: Config, *, of_events: bool = False, **settings: Any) -> K
     It reads batches with ``streams.kafka.batches``, whatever codecs kafka-python has. Other
     consumers of the program are not affected.
 
-    Args:
-        of_events: whether it reads a topic of events, in batches of many users.
-        settings: the client's settings.
+    ``of_events``: it reads a topic of events, in batches of many users.
     """
     settings = {"max_partition_fetch_bytes": _MAX_RECORD, **_UNMEASURED, **settings}
     consumer = KafkaConsumer(
@@ -99,8 +97,7 @@ def read_backwards(
 ) -> Generator[list[ConsumerRecord], None, None]:
     """Yield ever longer stretches of the committed records of a partition, the last one first.
 
-    Args:
-        verifier: skips records without a trusted signature; None accepts all records.
+    The verifier skips records without a trusted signature; None accepts all records.
     """
     place = TopicPartition(topic, partition)
     reader = new_reader(
@@ -162,11 +159,7 @@ class _PartitionRecords(Fetcher.PartitionRecords):
 
 
 def new_producer(config: Config, linger_ms: int = 0) -> KafkaProducer:
-    """Return an idempotent producer without transactions, whose control records would leave gaps.
-
-    Args:
-        linger_ms: milliseconds for which a record waits for others.
-    """
+    """Return an idempotent producer. The control records of transactions would leave gaps."""
     return KafkaProducer(
         acks="all",
         enable_idempotence=True,

@@ -74,26 +74,17 @@ class UnusableTopics(TopicsUnavailable):
 
 @dataclass(frozen=True)
 class TopicsSeen:
-    """The state of the topics at one moment.
+    """The state of the topics at one moment."""
 
-    Attributes:
-        topic: the 16 bytes of the topic id of norms; zeros if there is no such topic or no id.
-        partitions: P, the number of partitions of norms.
-        problem: why the topics cannot be used, and what to do; None if they can.
-    """
-
-    topic: bytes
-    partitions: int
-    problem: str | None
+    topic: bytes  # the 16 bytes of the topic id of norms; zeros if there is no such topic or no id
+    partitions: int  # P, the number of partitions of norms
+    problem: str | None  # why the topics cannot be used, and what to do; None if they can
 
 
 def log_name(norms: str, topic: bytes) -> str:
     """Return the name of a log in metrics, which is unique.
 
-    Two services may use the same prefix on two Kafka clusters, and a topic may be created again.
-
-    Args:
-        norms: the full name of the topic norms.
-        topic: its id; the name contains its first 48 bits.
+    Two services may use the same prefix on two Kafka clusters, and a topic may be created again. So
+    the name contains the first 48 bits of the id of the topic norms.
     """
     return f"{norms}@{topic.hex()[:12]}"

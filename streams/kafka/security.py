@@ -25,11 +25,7 @@ class ConnectionFailure(StrEnum):
 
 
 class NotAdmitted(TopicsUnavailable):
-    """A broker rejects this client; the message says what to do.
-
-    Attributes:
-        reason: the reason, for programs.
-    """
+    """A broker rejects this client; the message says what to do."""
 
     def __init__(self, reason: ConnectionFailure, message: str) -> None:
         super().__init__(message)

@@ -86,13 +86,10 @@ from streams.records.fields import (
     MechanismName,
     MinSeparation,
     Name,
-    Norms,
-    OnExhaustion,
     Right,
     RosterMechanism,
     StringUser,
     User,
-    UserIdKind,
     Users,
 )
 from streams.records.requests import (

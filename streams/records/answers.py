@@ -112,19 +112,12 @@ ERASED = 255
 
 
 class HaltReason(NamedTuple):
-    """A reason for a HALT that is not a budget.
+    """A reason for a HALT that is not a budget."""
 
-    Attributes:
-        name: for programs.
-        remark: for operators, in a table.
-        meaning: for operators, as a sentence.
-        to_user: for the user.
-    """
-
-    name: str
-    remark: str
-    meaning: str
-    to_user: str
+    name: str  # for programs
+    remark: str  # for operators, in a table
+    meaning: str  # for operators, as a sentence
+    to_user: str  # for the user
 
 
 BUDGET = "budget"
@@ -563,10 +556,8 @@ def odometer_key(dataset: str, user: User) -> bytes:
 def tombstone(offset: int) -> bytes:
     """Return the worker's value for a record without one.
 
-    Kafka gets a null, with which compaction removes the key, and the offset in a header.
-
-    Args:
-        offset: the offset of the request that led to it.
+    Kafka gets a null, with which compaction removes the key, and the offset of the request that led
+    to it in a header.
     """
     return _TOMBSTONE + offset.to_bytes(8, "big")
 

@@ -16,17 +16,11 @@ _TEXT = re.compile(r"([0-9a-f]{32})/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})", r
 
 
 class DecisionId(NamedTuple):
-    """The place of a decided record.
+    """The place of a decided record."""
 
-    Attributes:
-        log: the 16 bytes of the id of the topic ``norms``, or of a budget file.
-        partition: the partition that decided.
-        offset: the offset of the charge.
-    """
-
-    log: bytes
-    partition: int
-    offset: int
+    log: bytes  # the 16 bytes of the id of the topic ``norms``, or of a budget file
+    partition: int  # that decided
+    offset: int  # of the charge
 
     def __str__(self) -> str:
         return f"{self.log.hex()}/{self.partition}/{self.offset}"
@@ -47,8 +41,6 @@ class DecisionId(NamedTuple):
 def ids_of_step(log: bytes, offsets: Mapping[int, int]) -> tuple[str, ...]:
     """Return the decision ids of a step, by partition.
 
-    Args:
-        log: the id of the log.
-        offsets: for each partition, the offset of the charge that it decided.
+    ``offsets`` has the offset of the charge that each partition decided.
     """
     return tuple(str(DecisionId(log, *place)) for place in sorted(offsets.items()))

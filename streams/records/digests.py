@@ -32,17 +32,11 @@ _PURPOSE = b"dp-turnstile log 1"
 
 
 class HashChain(NamedTuple):
-    """The head of a hash chain, with the head before it.
+    """The head of a hash chain, with the head before it."""
 
-    Attributes:
-        head: the digest after the last applied record.
-        before: the digest before that record, so that the record alone can be checked.
-        last: the offset of that record; -1 before the first.
-    """
-
-    head: bytes
-    before: bytes = b""
-    last: int = -1
+    head: bytes  # the digest after the last applied record
+    before: bytes = b""  # the digest before that record, so that the record alone can be checked
+    last: int = -1  # the offset of that record; -1 before the first
 
     def after(self, offset: int, value: bytes | None) -> HashChain:
         """Return the chain after one more record."""
@@ -54,13 +48,7 @@ class HashChain(NamedTuple):
 
 
 def genesis(topic: bytes, partition: int, partitions: int) -> HashChain:
-    """Return the chain of a log before its first record.
-
-    Args:
-        topic: the 16 bytes of the topic's id in Kafka.
-        partition: the partition of the log.
-        partitions: P, the number of partitions of the topic.
-    """
+    """Return the chain of a log before its first record; ``topic`` is its id, of 16 bytes."""
     return HashChain(
         hashlib.sha256(_PURPOSE + topic + _number(partition) + _number(partitions)).digest()
     )
@@ -80,11 +68,8 @@ def _number(number: int) -> bytes:
 def charge_digest(charge: Charge, names: Raw | None = None) -> bytes:
     """Return the digest of a charge's content without its attempt, which identifies the step.
 
-    It does not depend on the encoding of the charge.
-
-    Args:
-        charge: one step of one run in one partition.
-        names: its users, encoded, if the caller has them and not all are integers.
+    It does not depend on the encoding of the charge. ``names`` are its users, encoded, if the
+    caller has them and not all are integers.
     """
     digest = hashlib.sha256()
     for part in _content(charge, names):

@@ -283,8 +283,8 @@ def _events(
     Args:
         name: of the field with the events.
         record: the record, whose reason bytes become empty.
-        users: the halted users.
-        exhausted: who of them has nothing left, (n,).
+        users: the halted users, n of them.
+        exhausted: which of them have nothing left, (n,).
     """
     if len(exhausted) > LISTED:
         return {}
@@ -304,10 +304,7 @@ def _events(
 def _columns(name: str, record: DecisionJson | HaltedJson, events: Events) -> dict[str, Any]:
     """Return the packed fields that HALT events stand for; none if the events are ids alone.
 
-    Args:
-        name: of the field with the events.
-        record: the record.
-        events: of n users.
+    ``name`` is that of the field with the events.
     """
     if isinstance(events, bytes):
         return {}

@@ -91,11 +91,7 @@ class Content(NamedTuple):
 
 
 class Signer:
-    """Signs with one private key.
-
-    Attributes:
-        public: the public key that verifies its signatures.
-    """
+    """Signs with one private key; ``public`` verifies its signatures."""
 
     def __init__(self, private: str) -> None:
         self._key = private_key_of(private)
@@ -309,13 +305,7 @@ class NoVerifier(Exception):
 
 
 class RequestSigner:
-    """Signs requests with one private key.
-
-    Args:
-        private: a private key from ``turnstile keys new``.
-
-    Attributes:
-        public: the 32 bytes of the public key.
+    """Signs requests with one private key; ``public`` has the 32 bytes of its public key.
 
     Raises:
         InvalidKey: the text is not a private key.
@@ -329,13 +319,7 @@ class RequestSigner:
         return f"RequestSigner({public_text(self.public)})"
 
     def sign(self, log: bytes, partition: int, request: bytes) -> bytes:
-        """Return a request as a signed record, encoded.
-
-        Args:
-            log: the 16 bytes of the id of the log that the dataset's signatures are for.
-            partition: the partition that it is sent to.
-            request: the encoded request.
-        """
+        """Return an encoded request as a signed record, encoded, for its partition of a log."""
         signature = self._key.sign(_message(log, partition, request))
         return encode(Signed(request=request, signature=signature, key=self.public))
 
@@ -343,10 +327,8 @@ class RequestSigner:
 def is_signed(log: bytes, partition: int, sender: Sender) -> bool:
     """Return whether the sender's key has signed a request for this log and partition.
 
-    Args:
-        log: the 16 bytes of the id of the log that the dataset's signatures are for.
-        partition: the partition of the request.
-        sender: the request, its signature, and the key, which ``check_public_key`` has accepted.
+    ``log`` is the id of the log that the dataset's signatures are for, and ``check_public_key`` has
+    accepted the key.
 
     Raises:
         NoVerifier: the package that verifies signatures is not installed.

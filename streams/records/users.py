@@ -162,11 +162,7 @@ class UserIds:
         return int(ordered[twice[0]]) if len(twice) else None
 
     def homes(self, partitions: int) -> NDArray[np.int64]:
-        """Return the partition of each user, shape (n,).
-
-        Args:
-            partitions: P, the number of partitions of the topic.
-        """
+        """Return the partition of each user, shape (n,), in a topic with P partitions."""
         return partitions_of(self.integers if self.are_integers else self.tolist(), partitions)
 
 
@@ -226,12 +222,7 @@ def user_key(user: User) -> bytes:
 
 
 def partitions_of(users: NDArray[np.int64] | list[User], partitions: int) -> NDArray[np.int64]:
-    """Return the partition of each user, shape (n,).
-
-    Args:
-        users: int64 ids of shape (n,), or a list of integer and string ids.
-        partitions: P, the number of partitions of the topic.
-    """
+    """Return the partition of each user, shape (n,), in a topic with P partitions."""
     if isinstance(users, np.ndarray):
         octets = users.astype(">i8").view(np.uint8).reshape(-1, 8)
         hashes = _murmur2(octets, np.full(len(users), 8, dtype=np.uint32))

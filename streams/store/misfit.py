@@ -49,25 +49,15 @@ class PartitionSuspended(Exception):
 
 @dataclass(frozen=True)
 class Suspensions:
-    """The possible suspensions of one partition, whose log is the one described here.
+    """The possible suspensions of one partition, whose log is the one described here."""
 
-    Attributes:
-        prefix: the prefix of topics and Redis keys.
-        partition: its number.
-        topic: the 16 bytes of the id that the topic norms has now.
-        partitions: P, its present number of partitions.
-        log_start: the offset of the first record of the partition.
-        log_end: the offset after the last one.
-        holder: where the state comes from that may not fit, Redis or the snapshot.
-    """
-
-    prefix: str
+    prefix: str  # of topics and Redis keys
     partition: int
-    topic: bytes
-    partitions: int
-    log_start: int
-    log_end: int
-    holder: str = "Redis"
+    topic: bytes  # the 16 bytes of the id that the topic norms has now
+    partitions: int  # P, its present number of partitions
+    log_start: int  # the offset of the first record of the partition
+    log_end: int  # the offset after the last one
+    holder: str = "Redis"  # where the state comes from that may not fit, or "the snapshot"
 
     @property
     def identity(self) -> Identity:
@@ -77,9 +67,7 @@ class Suspensions:
     def misfit(self, state: Identity, next_offset: int | None = None) -> Suspension | None:
         """Return why the log does not continue a state, if it does not.
 
-        Args:
-            state: its identity.
-            next_offset: where it continues; None to compare no offset.
+        ``next_offset`` is where the state continues; None to compare no offset.
         """
         ours = self.identity
         # In this order: without the layout, the other fields may mean something else.
@@ -122,8 +110,7 @@ class Suspensions:
     def other_layout(self, found: str) -> Suspension:
         """Return the suspension for state in a layout that this worker does not read.
 
-        Args:
-            found: its layout, or what of it is unknown here.
+        ``found`` is its layout, or what of it is unknown here.
         """
         return Suspension(
             SuspensionReason.OTHER_LAYOUT,

@@ -107,11 +107,7 @@ class Node:
 
 
 class Nodes:
-    """The servers that have keys. Errors are those of redis-py, or of the system.
-
-    Args:
-        find: returns the servers, each with the slots of its keys.
-    """
+    """The servers that have keys. Errors are those of redis-py, or of the system."""
 
     def __init__(self, find: Callable[[], Awaitable[Sequence[tuple[range, Node]]]]) -> None:
         self._find = find
@@ -229,12 +225,7 @@ async def _view(
 
 
 def nodes_at(url: str, address: RedisAddress, settings: Settings, sentinel: Settings) -> Nodes:
-    """Return the servers at an address.
-
-    Args:
-        settings: the settings of each connection.
-        sentinel: the login for Sentinels.
-    """
+    """Return the servers at an address; ``sentinel`` is the login for Sentinels."""
     if address.kind is AddressKind.CLUSTER:
         return Nodes(partial(_find_masters, address, settings))
     if address.kind is AddressKind.SENTINEL:

@@ -40,11 +40,7 @@ class StoreFailure(StrEnum):
 
 
 class StoreUnavailable(Unavailable):
-    """The store did not answer, or answered with an error. Nothing can be decided.
-
-    Attributes:
-        reason: the reason, for programs.
-    """
+    """The store did not answer, or answered with an error. Nothing can be decided."""
 
     def __init__(self, reason: StoreFailure, message: str) -> None:
         super().__init__(message)
@@ -177,7 +173,6 @@ class Store(Protocol):
         """Change the state of a partition: everything that is given, or nothing.
 
         Args:
-            guard: what the owner knows.
             fields: the fields of meta to set.
             first: the offset of the first record of a batch. ``DUPLICATE`` and ``GAP`` mean that
                 it is not the next one.

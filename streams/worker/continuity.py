@@ -37,10 +37,7 @@ logger = logging.getLogger("turnstile.worker")
 
 
 async def check_continues(meta: Meta | None, log: Log, suspensions: Suspensions) -> None:
-    """Check that the log continues a state of this topic.
-
-    Args:
-        meta: the state's meta; None: nothing has been applied yet.
+    """Check that the log continues a state of this topic; None: nothing has been applied yet.
 
     Raises:
         PartitionSuspended: it does not.
@@ -55,11 +52,9 @@ async def check_continues(meta: Meta | None, log: Log, suspensions: Suspensions)
 async def rewritten(
     chain: HashChain, leader_epoch: int, log: Log, suspensions: Suspensions
 ) -> Suspension | None:
-    """Return why the log is not the one that was applied, if it is not.
+    """Return why the log is not the one that was applied up to the end of a chain, if it is not.
 
-    Args:
-        chain: the hash chain of the applied records.
-        leader_epoch: the leader epoch of the last applied record.
+    ``leader_epoch`` is that of the last applied record.
     """
     if chain.last < 0:
         return None

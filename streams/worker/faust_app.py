@@ -69,14 +69,11 @@ class TurnstileApp(faust.App):
 
     Args:
         name: the consumer group.
-        topic: the topic to read.
         at_once: the largest number of records to take from one fetch.
-        partitions: the topic's partitions that this process owns.
         take: receives each record of the topic; it may wait for room.
         connect: is called before anything is consumed.
         disconnect: is called at the end.
         end: ends the process; an exception in anything that the app calls leads to it.
-        batch: how to read the batches of the topic.
         settings: further Faust settings.
 
     Raises:

@@ -35,12 +35,9 @@ class Assignment(Protocol):
 
 
 class HealthServer(HttpServer):
-    """Serves the health endpoints on one address.
+    """Serves the health endpoints on one address. There is no login: every client can read.
 
-    Args:
-        address: host:port. There is no login: anyone who can connect can read.
-        exposition: returns all metrics in the Prometheus text format.
-        owned: the partitions of the process.
+    ``exposition`` returns all metrics in the Prometheus text format.
     """
 
     def __init__(self, address: str, exposition: Callable[[], bytes], owned: Assignment) -> None:

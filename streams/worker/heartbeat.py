@@ -43,11 +43,7 @@ class Heartbeat:
         return max(0.0, now - max(self._caught_up_at, owner.moved_at))
 
     async def beat(self, end: int | None) -> None:
-        """Report the progress, and skip the end of the log if it holds nothing to apply.
-
-        Args:
-            end: the end of the log, if it is known.
-        """
+        """Report the progress, and skip to the end of the log, if known, if nothing is to apply."""
         owner = self._owner
         self.end = end  # before the lock, which a batch that hangs holds
         async with owner.settled() as is_running:

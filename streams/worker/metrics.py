@@ -40,9 +40,7 @@ _GAUGES: tuple[tuple[str, str, str], ...] = (
 class Metrics:
     """The metrics of one worker, in their own registry.
 
-    Args:
-        log: the name of the log, see ``log_name``.
-        clock: returns the seconds since 1970.
+    ``log`` is the name of the log (``log_name``), and ``clock`` returns the seconds since 1970.
     """
 
     def __init__(self, log: str, clock: Callable[[], float] = time.time) -> None:
@@ -77,11 +75,7 @@ class Metrics:
         outputs: Sequence[Output],
         seconds: float,
     ) -> None:
-        """Count a batch whose outcome is in Redis.
-
-        Args:
-            seconds: that the write to Redis took.
-        """
+        """Count a batch whose outcome is in Redis, and the seconds that the write took."""
         self._commit.observe(_rounded_up(seconds))
         self._records.labels(partition).inc(len(records))
         now = self._clock()

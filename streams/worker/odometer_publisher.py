@@ -89,9 +89,8 @@ class OdometerPublisher:
     ) -> None:
         """Prepare; nothing is sent yet.
 
-        Args:
-            is_held: returns whether this worker still owns the partition.
-            is_in_log: returns whether the log contains a record at an offset, of an origin.
+        ``is_held`` returns whether this worker still owns the partition, and ``is_in_log`` whether
+        the log contains a record at an offset, of an origin.
         """
         self._partition = partition
         self._producer = producer

@@ -178,8 +178,7 @@ class OwnedPartitions:
     async def keep_alive(self, end_of: Callable[[int], int | None]) -> None:
         """Report the progress of the partitions while the worker lives.
 
-        Args:
-            end_of: returns the end of a partition's log, or None if it is not known.
+        ``end_of`` returns the end of a partition's log, or None if it is not known.
         """
         while True:
             await asyncio.gather(

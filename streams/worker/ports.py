@@ -191,43 +191,22 @@ class End(Protocol):
     """
 
     def __call__(self, reason: Ending, /, why: str, error: BaseException | None = None) -> NoReturn:
-        """Log the reason and end the worker.
-
-        Args:
-            reason: for programs.
-            why: for people.
-            error: the exception that led to this, if there is one.
-        """
+        """Log the reason, with the exception that led to it, and end the worker."""
 
 
 @dataclass(frozen=True)
 class World:
-    """All ports and settings of a worker.
+    """All ports and settings of a worker."""
 
-    Attributes:
-        owner: the token of this worker, unique among all workers.
-        prefix: the prefix of topics and store keys, which messages to an operator name.
-        store: the store of the state.
-        look: returns the present state of the topics, or raises ``TopicsUnavailable``.
-        read_log: opens a reader of the log.
-        publisher: publishes outputs.
-        odometer_producer_of: returns the producer of a partition's odometer records.
-        snapshots_of: returns the topic partition of a partition's snapshots.
-        snapshot_every: seconds from one snapshot of a partition to the next; 0: none is written.
-        end: ends the worker.
-        erasure_keys: the keys that identify erased users.
-        committed: receives each batch, for metrics and traces.
-    """
-
-    owner: str
-    prefix: str
+    owner: str  # the token of this worker, unique among all workers
+    prefix: str  # of topics and store keys, which messages to an operator name
     store: Store
-    look: Callable[[], Awaitable[TopicsSeen]]
+    look: Callable[[], Awaitable[TopicsSeen]]  # or it raises ``TopicsUnavailable``
     read_log: Callable[[], AbstractAsyncContextManager[Log]]
     publisher: Publisher
-    odometer_producer_of: Callable[[int], FencedProducer]
-    snapshots_of: Callable[[int], SnapshotTopic]
-    snapshot_every: float
+    odometer_producer_of: Callable[[int], FencedProducer]  # by partition
+    snapshots_of: Callable[[int], SnapshotTopic]  # by partition
+    snapshot_every: float  # seconds from one snapshot of a partition to the next; 0: none
     end: End
-    erasure_keys: str = ""
-    committed: Committed = lambda *_: None
+    erasure_keys: str = ""  # that identify erased users
+    committed: Committed = lambda *_: None  # for metrics and traces

@@ -62,11 +62,7 @@ class SnapshotWriter:
     """
 
     def __init__(self, owner: Owner, merger: Merger, topic: SnapshotTopic, every: float) -> None:
-        """Prepare; nothing is written yet.
-
-        Args:
-            every: seconds from one snapshot to the next; 0: none is written.
-        """
+        """Prepare to write a snapshot every so many seconds; 0: none is written."""
         self.reached: int | None = None
         self._owner, self._writer = owner, owner.writer
         self._merger, self._topic = merger, topic
