@@ -89,7 +89,7 @@ class SimulatedConnection(Connection):
 
     async def _answered(self, waiting: PendingRequest, until: float) -> None:
         timer = self.world.loop.call_at(until, self._wake.set)
-        while not waiting.is_over and self.world.loop.time() < until:
+        while not waiting._done.is_set() and self.world.loop.time() < until:
             self._wake.clear()
             await self._wake.wait()
         timer.cancel()
