@@ -50,9 +50,3 @@ def test_closing_a_dataset_writes_each_user_once(steps):
     assert written[1] <= written[0] + runs
     if steps < 2:  # no charge has accrued
         assert written[1] <= 4096
-
-
-def test_closing_a_settled_roster_writes_no_users():
-    log = rostered(1, steps=1)
-    log.close("i0")
-    assert len(log.changes[-1]) < 512

@@ -4,15 +4,12 @@ import pytest
 from msgspec import UNSET, structs
 
 from streams.ledger import datasets
-from streams.ledger.ledger import PartitionError, ledger_of
+from streams.ledger.ledger import PartitionError
 from streams.records import (
-    AccessSet,
     Allowed,
     CloseDataset,
-    CreateDataset,
     Erase,
     OpenRun,
-    Policy,
     Reason,
     Signed,
     decode_signed,
@@ -22,7 +19,7 @@ from streams.records.signatures import NoVerifier
 from tests.audit import auditor
 from tests.keys import allowing, public_key, setting, signed
 from tests.unit.ledger.audited import AuditedLog
-from tests.unit.ledger.ledgers import answer_of, rebuilt
+from tests.unit.ledger.ledgers import answer_of
 from tests.unit.ledger.roster_logs import prices
 from tests.unit.ledger.signed_logs import ALLOW, SignedLog, listed, refusal
 
@@ -81,16 +78,6 @@ def test_a_key_has_the_rights_of_its_list_and_no_other(act, key):
         assert refusal(EVERYTHING[act](log)) is (None if act in allowed else Reason.NOT_ALLOWED)
 
 
-@pytest.mark.parametrize("act", EVERYTHING)
-def test_a_key_with_both_rights_may_do_everything(act):
-    log = begun()
-    log.set(1, allowing(alice="charge manage"))
-    with log.signing("alice"):
-        assert refusal(EVERYTHING[act](log)) is (
-            Reason.SUPERSEDED if act == "sets its list" else None
-        )
-
-
 @pytest.mark.parametrize("stranger", STRANGERS)
 @pytest.mark.parametrize("act", EVERYTHING)
 def test_no_other_request_is_applied_and_nothing_has_changed(act, stranger):
@@ -107,15 +94,6 @@ def test_signature_by_another_key_does_not_count():
     by_zoe = decode_signed(signed(value, "zoe"))[1]
     forged = Signed(request=value, signature=by_zoe.signature, key=public_key("alice"))
     assert refusal(answer_of(log.send(forged))) is Reason.NOT_ALLOWED
-
-
-def test_an_unused_dataset_is_withdrawn_by_a_manager():
-    log = listed()
-    for name, expected in (("alice", Reason.NOT_ALLOWED), ("mary", None)):
-        with log.signing(name):
-            assert refusal(log.withdraw()) is expected
-    assert not log.ledger.state.datasets
-    assert not log.ledger.state.access
 
 
 def test_signed_request_with_a_changed_byte_does_not_count():
@@ -153,20 +131,6 @@ def test_what_is_no_signed_request_is_malformed(record):
 
 
 # --- changes of a list ----------------------------------------------------------------------------
-
-
-def test_keys_count_from_addition_to_removal():
-    log = begun()
-    assert log.set(20, allowing(alicia="charge", anna="charge", mary="manage")) is None
-    for key, expected in (("alice", Reason.NOT_ALLOWED), ("alicia", None)):
-        with log.signing(key):
-            assert refusal(log.charge(1, [7], [0.5])) is expected
-    assert log.set(21, FEWER) is None
-    for key in ("alice", "alicia"):
-        with log.signing(key):
-            assert refusal(log.charge(2, [7], [0.5])) is Reason.NOT_ALLOWED
-    with log.signing("anna"):
-        assert refusal(log.charge(2, [7], [0.5])) is None
 
 
 def test_no_earlier_change_brings_a_key_back():
@@ -207,17 +171,6 @@ def test_withdrawn_names_count_where_their_number_is_kept(monkeypatch):
     assert refusal(log.create("f")) is Reason.TOO_LARGE
     assert refusal(log.create("d")) is None
     assert refusal(log.create("f")) is Reason.TOO_LARGE
-
-
-def test_the_last_change_is_answered_again():
-    log = listed()
-    other = allowing(zoe="manage")
-    for number, allow, key in ((1, FEWER, "mary"), (2, other, "mary"), (3, ALLOW, "zoe")):
-        record = signed(setting("d", number, allow), key)
-        for _ in range(2):
-            answer = answer_of(log.send(record))
-            assert isinstance(answer, AccessSet)
-            assert (answer.dataset, answer.number) == ("d", number)
 
 
 def test_last_change_with_another_list_or_log_is_superseded():
@@ -276,31 +229,7 @@ def test_unordered_lists_and_ambiguous_keys_are_refused(name):
     assert state(log) == before
 
 
-def test_what_authorization_knows_is_restored():
-    log = begun()
-    log.set(20, FEWER)
-    again = rebuilt(log.changes)
-    assert again.summary() == log.ledger.summary()
-    taken = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
-    pages = {name: page for name, page in taken.items() if page is not None}
-    kept = type("Kept", (), {"pages": pages, "changes": []})
-    loaded = ledger_of(kept, 0, 1, log.ledger.state.topic, log.ledger.chain)
-    assert loaded.summary() == log.ledger.summary()
-    log.hand_over(loaded)
-    for name, expected in (("anna", None), ("alice", Reason.NOT_ALLOWED)):
-        with log.signing(name):
-            assert refusal(log.charge(1, [7], [0.5])) is expected
-
-
 # --- creating -------------------------------------------------------------------------------------
-
-
-def test_every_client_creates_a_dataset_that_is_inside_no_other():
-    log = SignedLog()
-    assert refusal(log.create(allow=ALLOW)) is None
-    assert refusal(log.open()) is Reason.NOT_ALLOWED
-    assert refusal(log.create("e")) is None
-    assert refusal(log.open("e")) is None
 
 
 def test_dataset_is_created_again_with_its_first_list_only():
@@ -453,24 +382,3 @@ def test_a_manager_moves_the_signatures_of_a_dataset_to_the_copy():
     with log.signing("alice"):
         assert refusal(log.charge(1, [7], [0.5])) is None
     assert refusal(log.create(allow=ALLOW)) is None
-
-
-def test_the_records_of_another_log_change_no_dataset_of_this_one():
-    log = begun()
-    before = state(log)
-    policy = Policy(
-        dataset="d",
-        partitions=1,
-        measure="zcdp",
-        budget=[2**40],
-        odometer_step=[2**40],
-        allow=ALLOW,
-    )
-    copies = [encode(CreateDataset(request="c", policy=policy, log=OTHER_LOG))]
-    copies += [
-        signed(decode_signed(value)[1].request, "alice", log=OTHER_LOG)
-        for value in begun().records[1:]
-    ]
-    for value in [*copies, signed(setting("d", 9, FEWER, OTHER_LOG), "mary", log=OTHER_LOG)]:
-        assert refusal(answer_of(log.send(value))) in (Reason.NOT_ALLOWED, Reason.POLICY_CHANGED)
-    assert state(log) == before

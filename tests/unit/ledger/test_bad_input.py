@@ -45,16 +45,3 @@ def test_what_the_rows_about_rosters_spoil_is_accepted_as_it_is():
     for record in (LANE.first(), LANE.enrolment(), LANE.enrolment(), LANE.roster_step()):
         log.send(msgspec.msgpack.encode(record))
         assert log.reason() is None
-
-
-def test_oversized_charge_is_refused_uncharged():
-    """256 orders x 140,000 users ended the worker, and the next one, for ever."""
-    orders = [2.0 + i for i in range(256)]
-    log = AuditedLog()
-    log.create(measure="renyi", orders=orders, budget=orders)
-    log.open()
-    users = np.arange(140_000)
-    rejected = log.charge(0, users.astype("<i8").tobytes(), np.full(len(users), 0.1))
-    assert (rejected.reason, log.reason()) == ("too-large", "too-large")
-    assert log.spent() == {}
-    assert admitted(log.charge(0, LANE.users, np.ones(4))) == [True] * 4

@@ -5,32 +5,25 @@ from itertools import product
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import event, given
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from streams.ledger import collecting, parts
+from streams.ledger import collecting
 from streams.ledger.ledger import Channel, Ledger
-from streams.ledger.outputs import in_parts
-from streams.ledger.parts import MAX_PART_BYTES, joined
 from streams.records import (
-    Charge,
     CollectTerms,
     Decision,
-    Enrol,
     Erase,
     NormEvent,
     NormEvents,
     Reason,
     Rejected,
-    decode_answer,
     encode,
 )
-from streams.records.json_outputs import to_json, to_msgpack
-from streams.records.packing import pack_bits, unpack_norms
+from streams.records.packing import unpack_norms
 from streams.records.users import UserIds, partitions_of
 from tests.audit import auditor_charges
-from tests.keys import allowing
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, admitted, answer_of, rebuilt
 
@@ -196,80 +189,6 @@ def test_events_are_rejected_alone_wherever_they_are(monkeypatch):
         assert collected_of(log.decide()) == {u: 0.5 for u in range(count) if norms[u] > 0}
 
 
-def test_a_record_has_a_maximum_of_events(log):
-    count = 2**16 + 1
-    record = NormEvents(
-        dataset="d", run="r", step=1, users=bytes(8 * count), norms=bytes(8 * count)
-    )
-    assert answer_of(log.send(record)).reason == Reason.TOO_LARGE
-
-
-def test_events_for_the_step_after_the_next_wait_for_it():
-    log = CollectingLog()
-    log.norm(1, 0.1)
-    log.norm(1, 0.2, step=1)
-    assert collected_of(log.decide()) == {1: 0.1}
-    assert collected_of(log.decide(1)) == {1: 0.2}
-    assert collected_of(log.decide(2)) == {}
-
-
-def test_a_repeated_charge_returns_the_decision_with_its_norms():
-    log = CollectingLog()
-    log.norm(1, 0.1)
-    first = log.decide()
-    assert log.norm(2, 0.1).reason == Reason.STEP_DECIDED
-    again = log.decide()
-    assert again == first
-    assert log.spent().keys() == {1}
-
-
-def test_halted_users_with_long_names_fit_into_parts_in_json():
-    count, bits = 800, pack_bits(np.zeros(800, dtype=bool))
-    about = {"dataset": "d" * 128, "run": "r", "attempt": 1, "step": 0}
-    users = [f"{number}" + "\x01" * 200 for number in range(count)]
-    decision = Decision(
-        **about,
-        partition=0,
-        offset=0,
-        digest=b"",
-        users=count,
-        admitted=bits,
-        exhausted=bits,
-        halted=users,
-        reasons=bytes(count),
-        budgets=["d" * 128],
-    )
-    published = in_parts(Charge(**about, users=[], norms=[], scale=1.0), decision)
-    assert max(len(to_json(output.value)) for output in published) <= MAX_PART_BYTES
-    assert joined([decode_answer(output.value) for output in published]) == decision
-
-
-def test_a_charge_that_a_later_attempt_repeats_has_the_same_parts(monkeypatch):
-    """Otherwise followers would take the parts for decisions that contradict each other."""
-    log = CollectingLog()
-    for user in range(20):
-        log.norm(user, user / 20)
-    decision = log.decide()
-    charge = Charge(dataset="d", run="r", attempt=1, step=0, users=[], norms=[], scale=1.0)
-    later = msgspec.structs.replace(decision, attempt=2**62)
-    for most in range(300, 600):
-        monkeypatch.setattr(parts, "MAX_PART_BYTES", most)
-        first, again = (
-            [decode_answer(output.value) for output in in_parts(charge, each)]
-            for each in (decision, later)
-        )
-        assert again == [msgspec.structs.replace(part, attempt=2**62) for part in first]
-        assert {part.attempt for part in first} == {1}
-
-
-def test_a_step_that_is_given_up_drops_its_norms():
-    log = CollectingLog()
-    log.norm(1)
-    assert log.charge(0, [], []).users == 0
-    assert log.norm(1).reason == Reason.STEP_DECIDED
-    assert log.spent() == {}
-
-
 def test_an_erased_user_leaves_the_collection():
     """Also one who was never charged, and of whom the dataset knows nothing else."""
     log = CollectingLog(user_ids="mixed")
@@ -342,16 +261,6 @@ def test_an_erasure_and_an_event_in_one_batch_are_restored_in_any_order(monkeypa
     assert rejected.reason == Reason.NORM_CHANGED
 
 
-def test_nothing_is_left_of_a_closed_run():
-    log = CollectingLog()
-    for step in (0, 1):
-        log.norm(1, step=step)
-    log.close()
-    assert log.norm(2).reason == Reason.RUN_CLOSED
-    assert not log.ledger.state.collected
-    assert not log.ledger.state.collecting
-
-
 @pytest.mark.parametrize("most", ["COLLECTED", "ACCOUNTS", "BALANCES"])
 def test_too_many_norms_cost_the_step_its_decision(monkeypatch, most):
     monkeypatch.setattr(collecting, f"MAX_{most}", 3)
@@ -389,23 +298,6 @@ def test_long_ids_count_towards_the_maximum(monkeypatch):
     assert log.decide().reason == Reason.TOO_MANY_NORMS
 
 
-@pytest.mark.parametrize("measure", ["zcdp", "gdp"])
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_the_first_step_fixes_what_a_run_collects(measure, mechanism):
-    log = CollectingLog()
-    log.create("e", measure=measure, user_ids="integer")
-    terms = CollectTerms(clip_norm=CLIP, mechanism=mechanism)
-    opened = log.open("e", collect=terms)
-    if (measure, mechanism) == ("gdp", "laplace"):
-        assert opened.reason == Reason.INVALID_MECHANISM
-        return
-    for attempt, fields in ((2, {}), (3, {"collect": terms})):
-        assert log.open("e", attempt=attempt, request="next", **fields).collect == terms
-    log.charge(0, [], [], dataset="e", attempt=3)
-    asked = CollectTerms(clip_norm=CLIP / 2, mechanism=mechanism)
-    assert log.open("e", attempt=4, request="last", collect=asked).reason == Reason.COLLECT_CHANGED
-
-
 @pytest.mark.parametrize("first", [None, CollectTerms(clip_norm=CLIP)])
 def test_a_new_attempt_sets_the_terms_before_the_first_step(first):
     """Otherwise an opening that reached some partitions would make the run's name unusable."""
@@ -432,64 +324,3 @@ def test_norms_that_were_collected_under_other_terms_are_dropped():
     assert log.norm(2, CLIP).reason == Reason.NORM_ABOVE_CLIP
     assert collected_of(log.decide(attempt=3)) == {2: CLIP / 2}
     assert collected_of(log.decide(1, attempt=3)) == {}
-
-
-def test_a_run_with_a_roster_collects_no_norms():
-    log = CollectingLog()
-    log.open(run="s")
-    about = {"dataset": "d", "run": "s", "attempt": 1, "request": "t"}
-    log.send(Enrol(**about, first=0, users=[1], clip_norm=1.0, levels=1))
-    asked = CollectTerms(clip_norm=CLIP)
-    opened = log.open(run="s", attempt=2, request="t", collect=asked)
-    assert opened.reason == Reason.COLLECT_CHANGED
-
-
-def test_unsigned_events_are_rejected_where_a_list_is_set():
-    log = Log()
-    log.create(user_ids="integer", allow=allowing(mary="charge", sue="manage"))
-    event = NormEvent(dataset="d", run="r", step=0, user=1, norm=0.5)
-    assert answer_of(log.send(event)).reason == Reason.NOT_ALLOWED
-
-
-@given(st.data())
-def test_parts_of_a_decision_fit_and_join_to_it(data):
-    """A decision about thousands of users with the longest ids, some halted, some clipped."""
-    count = data.draw(st.sampled_from([1, 9, 1500, 3000]))
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    let_in = rng.random(count) < data.draw(st.sampled_from([0.0, 0.5, 1.0]))
-    text = data.draw(st.sampled_from(["\u0001", "\U0001f600", "a"]))
-    names = np.array([f"{number}{text * 250}" for number in range(count)])
-    users = UserIds(names.tolist() if data.draw(st.booleans()) else np.arange(count))
-    lower = np.flatnonzero(let_in & (rng.random(count) < 0.5))
-    norms = {}
-    if data.draw(st.booleans()):
-        norms = {"collected": users.select(np.flatnonzero(let_in)).pack()}
-        norms["norms"] = rng.random(int(let_in.sum())).tobytes()
-    about = {"dataset": "d", "run": "r", "attempt": 1, "step": 0}
-    decision = Decision(
-        **about,
-        partition=0,
-        offset=7,
-        digest=bytes(16),
-        users=count,
-        admitted=pack_bits(let_in),
-        exhausted=pack_bits(rng.random(count) < 0.5),
-        halted=users.select(np.flatnonzero(~let_in)).pack(),
-        reasons=bytes(int((~let_in).sum())),
-        budgets=["d"],
-        clipped=lower.astype("<u4").tobytes(),
-        granted=rng.random(len(lower)).tobytes(),
-        **norms,
-    )
-    outputs = in_parts(Charge(**about, users=[], norms=[]), decision)
-    for output in outputs:
-        assert len(output.value) <= MAX_PART_BYTES
-        assert len(to_json(output.value)) <= MAX_PART_BYTES
-        assert to_msgpack(to_json(output.value)) == output.value
-    made = [decode_answer(output.value) for output in outputs]
-    assert joined(made) == decision
-    event(f"{min(3, len(made))} parts")
-    if len(made) > 1:
-        for wrong in (made[1:], made[:-1], made[::-1], [*made, made[0]]):
-            with pytest.raises(ValueError, match="parts"):
-                joined(wrong)

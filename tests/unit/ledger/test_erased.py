@@ -13,7 +13,6 @@ from msgspec import UNSET
 from streams.ledger import erasure
 from streams.ledger.ledger import Ledger, LostErasureKey, ledger_of
 from streams.records import (
-    ERASED,
     Erase,
     Reason,
     Rejection,
@@ -26,7 +25,6 @@ from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import (
     Log,
     answer_of,
-    halted_for,
 )
 from tests.unit.ledger.random_logs import RandomLog
 from tests.unit.ledger.roster_logs import (
@@ -40,28 +38,6 @@ KEY, OTHER = "k" * 16, "o" * 64
 
 def erase(log: Log, user, dataset=UNSET, **fields):
     return answer_of(log.send(Erase(request="f", user=user, dataset=dataset, **fields)))
-
-
-def are_erased(decision) -> list[bool]:
-    return halted_for(decision, ERASED)
-
-
-@pytest.mark.slow
-def test_charging_many_erased_users_hashes_each_id_once_per_key(monkeypatch):
-    names = [f"user {number}" for number in range(400)]
-    log = begun(user_ids="string", users=names)
-    for name in names:
-        erase(log, name)
-    hashed = []
-    name_of = erasure.ErasureKeys.name
-    monkeypatch.setattr(
-        erasure.ErasureKeys,
-        "name",
-        lambda self, user, key: hashed.append(user) or name_of(self, user, key),
-    )
-    decision = log.charge(0, names, [1.0] * len(names))
-    assert are_erased(decision) == [True] * len(names)
-    assert len(hashed) <= 400
 
 
 def test_erased_ids_are_in_no_state_or_output():
@@ -129,18 +105,6 @@ def keyed(keys: str, records=(), place=(0, 1)) -> Ledger:
     for offset, record in enumerate(records):
         ledger.apply(offset, record)
     return ledger
-
-
-def test_only_hashes_depend_on_the_erasure_key():
-    log = begun()
-    log.charge(0, [7, 8], [1.0, 1.0])
-    erase(log, 7)
-    records = [*log.records]
-    ledgers = [keyed(keys, records) for keys in ("", KEY, OTHER)]
-    names = [dict(ledger.state.erased) for ledger in ledgers]
-    assert len({str(each) for each in names}) == 3
-    summaries = [ledger.summary() for ledger in ledgers]
-    assert summaries[0] == summaries[1] == summaries[2]
 
 
 def test_a_missing_erasure_key_suspends_the_partition():
@@ -233,26 +197,6 @@ def test_hashes_that_outputs_have_are_made_with_the_oldest_key():
     decided = rotated(log, KEY)
     assert decided != rotated(log, OTHER)
     assert rotated(log, KEY, f"{OTHER} {KEY}") == rotated(log, f"{OTHER} {KEY}") == decided
-
-
-def test_users_erased_under_an_older_key_are_recognised():
-    log = begun()
-    log.charge(0, [7, 8], [1.0, 1.0])
-    erase(log, 7)
-    first = keyed(KEY, log.records)
-    later = ledger_of(
-        Stored({}, [encode(first.state.take_delta())]),
-        0,
-        1,
-        NO_TOPIC,
-        first.chain,
-        f"{OTHER}\n{KEY}",
-    )
-    later.apply(90, encode(Erase(request="f", user=8, hidden=True)))
-    assert len(set(later.state.erasure)) == 2
-    for user in (7, 8):
-        (answer,) = later.apply(91, encode(Erase(request="f", user=user)))
-        assert answer_of([answer]).datasets == ["d"]
 
 
 def test_digests_blank_erased_users():

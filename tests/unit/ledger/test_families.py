@@ -1,13 +1,11 @@
 """Which datasets are within which: what each policy says, without asking all of them each time."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from streams.ledger.budgets import Policies
 from streams.ledger.ledger import Ledger
-from streams.records import Erase, Policy
+from streams.records import Policy
 from tests.unit.ledger.ledgers import Log, rebuilt
 
 NAMES = ["b", "a", "ab", "a-b", "c", "B", "d"]
@@ -81,18 +79,3 @@ def test_policies_may_be_restored_in_any_order():
         again.state.load({name: pages[name] for name in order})
         assert again.state.policies.with_nested("z") == ["a", "b", "m", "z"]
         assert again.state.policies.with_nested("m") == ["a", "m"]
-
-
-@pytest.mark.parametrize("datasets", [20, 80])
-def test_erasing_everywhere_looks_at_each_dataset_a_few_times(monkeypatch, datasets):
-    log = Log()
-    for number in range(datasets):
-        log.create(f"d{number}", parents=[f"d{number - 1}"] if number % 4 else UNSET)
-    looked = []
-    for name in ("budgets", "outermost_of"):
-        plain = getattr(Policies, name)
-        monkeypatch.setattr(
-            Policies, name, lambda self, of, plain=plain: [looked.append(of), plain(self, of)][1]
-        )
-    log.send(Erase(request="f", user=7))
-    assert len(looked) <= 3 * datasets

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-import accounting
-from accounting import Gaussian
 from streams.records import Reason, Rejected
 from streams.records.packing import unpack_norms
 from tests.unit.ledger.ledgers import admitted
-from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, told
+from tests.unit.ledger.roster_logs import RosterLog, prices, told
 
 CLIPS = {"on_exhaustion": "clip"}
 UNIT = 2**44
@@ -55,7 +53,7 @@ def test_charged_dataset_decides_whether_norms_are_clipped(by_roster):
         log.open("e", "e")
         if by_roster:
             log.enrol([1])
-            units = 2 * prices("zcdp", 1.0)
+            units = 2 * prices(1.0)
             step = log.step(0, units, members=1)
             assert told(step, "halted") == ([] if clipped else [0])
             assert list(step.granted) == ([5] if clipped else [])
@@ -72,19 +70,6 @@ def test_parent_that_clips_accepts_other_mechanisms():
     log = chain({"budget": 0.5, **CLIPS}, {"budget": 0.5})
     refused = log.charge(0, [1], [0.5], mechanism="laplace", scale=1.0)
     assert refused.reason is Reason.INVALID_MECHANISM
-
-
-def prices(measure: str, scale: float, orders: list[float] | None = None) -> bytes:
-    row = accounting.MEASURES[measure]
-    return row.cost_table(Gaussian(scale), CLIP, LEVELS, orders).astype("<i8").tobytes()
-
-
-MEASURES = [
-    {"measure": "zcdp"},
-    {"measure": "gdp"},
-    {"measure": "renyi", "orders": [1.5, 4.0, 32.0]},
-    {"measure": "renyi", "orders": [1.5, 4.0, 32.0], "per_user_order": True},
-]
 
 
 @pytest.mark.parametrize("nested", [False, True])

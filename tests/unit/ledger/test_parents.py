@@ -8,18 +8,6 @@ from tests.unit.ledger.roster_logs import RosterLog
 from tests.unit.ledger.test_authorization import SignedLog, allowing, refusal
 
 
-def joint() -> RosterLog:
-    """A log of two outermost datasets, one inside of each, and one inside of both."""
-    log = RosterLog()
-    for name in ("left", "right"):
-        log.create(name, budget=1.0)
-        log.create(f"in-{name}", budget=1.0, parents=[name])
-    log.create("joint", budget=1.0, parents=["left", "right"])
-    for name in ("left", "right", "in-left", "in-right", "joint"):
-        log.open(name)
-    return log
-
-
 def erase(log: RosterLog, user: int, **dataset: str):
     return answer_of(log.send(Erase(request="f", user=user, **dataset)))
 

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from streams.ledger import parts
-from streams.ledger.outputs import Place, halted_of
+from streams.ledger.outputs import Place, halted_of, in_parts
 from streams.ledger.parts import joined, parts_of
 from streams.records import (
     MAX_RECORD_BYTES,
@@ -26,10 +26,11 @@ from streams.records import (
     encode_output,
 )
 from streams.records.json_outputs import to_json, to_msgpack
-from streams.records.packing import pack_bits, pack_positions
+from streams.records.packing import pack_bits, pack_positions, unpack_bits
 from streams.records.users import UserIds
 
 ABOUT: dict[str, Any] = {"dataset": "d", "run": "r", "attempt": 1, "partition": 0, "offset": 7}
+KEYS: dict[str, Any] = {"dataset": "d", "run": "r", "attempt": 1, "step": 3}
 
 
 def some(rng: np.random.Generator, count: int, share: float) -> np.ndarray:
@@ -89,6 +90,18 @@ def decision(count: int, rng: np.random.Generator, share: float) -> Decision:
     )
 
 
+def decided_norms(count: int, rng: np.random.Generator, share: float) -> Decision:
+    about = decision(count, rng, share)
+    let_in = unpack_bits(about.admitted, count)
+    users = UserIds([f"{number}" + "\x01" * 250 for number in range(count)])
+    return replace(
+        about,
+        halted=users.select(np.flatnonzero(~let_in)).pack(),
+        collected=users.select(np.flatnonzero(let_in)).pack(),
+        norms=rng.random(int(let_in.sum())).tobytes(),
+    )
+
+
 def halted(count: int, rng: np.random.Generator, share: float) -> Halted:
     users = [f"{number}" + "\x01" * 250 for number in range(count)]
     exhausted = pack_bits(rng.random(count) < share)
@@ -98,6 +111,7 @@ def halted(count: int, rng: np.random.Generator, share: float) -> Halted:
 
 KINDS: dict[str, Callable[[int, np.random.Generator, float], Any]] = {
     "a decision": decision,
+    "a decision about collected norms": decided_norms,
     "a decision about a roster": roster_decision,
     "a roster": lambda count, rng, share: roster(count, rng, share, decided=count),
     "halt events": halted,
@@ -111,7 +125,7 @@ def test_an_answer_has_several_parts_only_above_the_maximum(make: Any, share: fl
         packed = encode_output(replace(make(count, np.random.default_rng(1), share)))
         return max(len(packed), len(to_json(packed)))
 
-    least, most = 100, 4_000_000 if make is not halted else 8_000
+    least, most = 100, 8_000 if make in (halted, decided_norms) else 4_000_000
     while most - least > 1:  # the largest number of rows that one record has
         middle = (least + most) // 2
         least, most = (middle, most) if size(middle) <= MAX_RECORD_BYTES else (least, middle)
@@ -147,6 +161,21 @@ def test_parts_fit_and_join_to_the_answer(kind, count, share, most, seed):
         for wrong in (made[1:], made[:-1], made[::-1], [*made, made[0]]):
             with pytest.raises(ValueError, match="parts"):
                 joined(wrong)
+
+
+@pytest.mark.parametrize("make", [decision, decided_norms, roster_decision])
+def test_a_step_that_a_later_attempt_repeats_has_the_same_parts(make: Any) -> None:
+    """Otherwise followers would take the parts for decisions that contradict each other."""
+    answer = make(90, np.random.default_rng(1), 0.5)
+    request = ChargeRoster(**KEYS, members=90, cost_table_digest=bytes(16))
+    for most in range(300, 600):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parts, "MAX_PART_BYTES", most)
+            first, again = (
+                [decode_answer(output.value) for output in in_parts(request, each)]
+                for each in (answer, replace(answer, attempt=2**62))
+            )
+        assert again == [replace(part, attempt=2**62) for part in first]
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.sampled_from([1, 500, 2_000]))
@@ -198,9 +227,7 @@ def test_a_part_about_too_many_users_takes_no_memory():
 def test_halt_events_are_numbered_over_all_their_parts():
     count = 20_000
     users = UserIds([f"{number}" + "\x01" * 250 for number in range(count)])
-    charge = ChargeRoster(
-        dataset="d", run="r", attempt=1, step=0, members=count, cost_table_digest=bytes(16)
-    )
+    charge = ChargeRoster(**KEYS, members=count, cost_table_digest=bytes(16))
     columns = np.arange(count) % 3 == 0, np.zeros(count, dtype=np.uint8)
     outputs = halted_of(charge, users, *columns, ["d" * 128], Place(0, 9))
     made = [decode_answer(output.value) for output in outputs]

@@ -1,25 +1,16 @@
 """From a policy to the rule that decides under it: one row a measure, one row a mechanism."""
 
-from dataclasses import replace
 from typing import get_args
 
 import msgspec
-import numpy as np
 import pytest
 from msgspec import UNSET
 
 import accounting
-from accounting import MEASURES, Gaussian, Laplace, MeasureName, PureDP
+from accounting import Gaussian, Laplace, PureDP
 from streams.ledger import validation
-from streams.ledger.accounts import Accounts
-from streams.ledger.budgets import Budgets
 from streams.ledger.validation import MECHANISMS, check_mechanism
-from streams.records import Charge, Measure, MechanismName, Policy, Reason, Rejection
-from streams.records.users import UserIds
-
-
-def test_the_wire_has_the_measures_of_the_accounting():
-    assert get_args(Measure) == get_args(MeasureName)
+from streams.records import Charge, MechanismName, Policy, Reason, Rejection
 
 
 def test_every_mechanism_of_the_wire_is_made_from_its_scale():
@@ -67,31 +58,6 @@ def test_what_a_policy_cannot_charge_is_refused(measure, on_exhaustion, covered,
         with pytest.raises(Rejection) as refused:
             check_mechanism(charge, 0.0, [policy])
         assert refused.value.reason is Reason.INVALID_MECHANISM
-
-
-@pytest.mark.parametrize("orders", [0, 2])
-def test_a_measure_is_one_row(orders, monkeypatch):
-    """A ledger charges under a measure that nothing but its row knows of."""
-    like = MEASURES["renyi" if orders else "gdp"]
-    toy = replace(like, name="toy", mechanisms=(Laplace,), power=2)
-    for module in (accounting, validation):
-        monkeypatch.setattr(module, "MEASURES", {**MEASURES, "toy": toy})
-    policy = policy_of("toy", orders=orders)
-    validation.check_policy(policy)
-    with pytest.raises(Rejection) as refused:
-        check_mechanism(step_of("gaussian", 1.0), 0.0, [policy])
-    assert refused.value.reason is Reason.INVALID_MECHANISM
-    monkeypatch.setattr(accounting, "MEASURES", {"toy": replace(toy, mechanisms=(Gaussian,))})
-    accounts = Accounts(policy, partition=0)
-    budgets = Budgets([accounts], [accounts], lambda users, *_: users)
-    users, norms = UserIds([1, 2]), np.array([0.5, 5.0])
-    outcome = budgets.charge(users, norms, Gaussian(1.0), [accounts.seek(users)])
-    assert outcome.admitted.tolist() == [True, False]
-    ((name, (raised,)),) = outcome.raised
-    assert name == policy.dataset
-    assert raised.user == 1
-    squared = [bound**2 for bound in raised.bound]  # as power says
-    assert squared == pytest.approx([0.375, 0.375] if orders else [0.25])
 
 
 @pytest.mark.parametrize(("clip_norm", "is_charged"), [(1.0, True), (1.01, False)])

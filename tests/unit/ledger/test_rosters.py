@@ -6,81 +6,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from accounting import Gaussian, Laplace, PureDP
+from accounting import Gaussian
 from accounting.measures import MEASURES
 from streams.ledger import columns, rule
 from streams.ledger.ledger import ledger_of
-from streams.records import Enrolled, Reason, Rejected
-from streams.records.digests import NO_TOPIC, page_digests
-from streams.records.users import UserIds
+from streams.records import Rejected
+from streams.records.digests import NO_TOPIC
 from tests.unit.ledger.ledgers import MergingWorker, rebuilt
 from tests.unit.ledger.roster_logs import (
     CLIP,
     LEVELS,
     POLICIES,
-    RosterLog,
     begun,
     prices,
     told,
 )
-
-
-def test_members_keep_their_order_and_begin_at_the_highest_level():
-    answer = begun().enrol([])
-    assert isinstance(answer, Enrolled)
-    assert (answer.members, answer.last_step, answer.grid) == (4, -1, LEVELS)
-    assert list(answer.levels) == [LEVELS] * 4
-    assert answer.digests == page_digests(UserIds(np.array([7, 8, 9, 10])))
-
-
-def test_nothing_accrues_before_the_first_step():
-    log = begun(measure="renyi", orders=[1.5, 8.0], budget=[1.0, 4.0])
-    assert log.spent() == {user: [0, 0] for user in (7, 8, 9, 10)}
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_step_of_nobody_is_decided_under_every_policy(policy):
-    log = RosterLog()
-    log.create(**POLICIES[policy])
-    log.open()
-    assert log.charge(0, [], []).users == 0
-    assert log.enrol([]).members == 0
-    measure, orders = POLICIES[policy]["measure"], POLICIES[policy].get("orders")
-    assert log.step(1, prices(4.0, measure, orders), members=0).members == 0
-    assert log.charge(2, [], []).users == 0
-
-
-def test_repeated_enrolment_changes_nothing_and_others_follow():
-    log = begun()
-    assert log.enrol([7, 8]).members == 4
-    assert log.enrol([9, 10, 11], first=2).members == 5
-    assert log.enrol([12], first=5).members == 6
-    assert log.enrol([]).digests == page_digests(UserIds(np.arange(7, 13)))
-
-
-def test_clip_norm_with_equal_levels_is_refused():
-    log = RosterLog()
-    log.create()
-    log.open()
-    assert log.enrol([1], clip_norm=5e-324).reason is Reason.INVALID_LEVELS
-    assert not log.ledger.state.rosters
-    assert not len(log.ledger.state.datasets["d"])
-
-
-def test_a_run_without_a_roster_cannot_be_charged_by_one():
-    log = RosterLog()
-    log.create()
-    log.open()
-    assert log.step(0, prices(), members=0).reason is Reason.UNKNOWN_ROSTER
-
-
-def test_a_repeated_roster_step_is_charged_once():
-    log = begun()
-    first = log.step(0, prices())
-    spent = log.spent()
-    assert log.step(0, prices()) == first
-    assert log.step(0) == first
-    assert log.spent() == spent
 
 
 def test_a_closed_run_has_no_roster_and_leaves_no_page_of_it():
@@ -145,52 +85,6 @@ def test_a_roster_with_a_missing_page_is_not_restored(missing):
     assert "d/r" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("measure", "mechanism", "name"),
-    [
-        ("pure-dp", Laplace(2.0), "laplace"),
-        ("pure-dp", PureDP(), "pure-dp"),
-        ("gdp", Laplace(2.0), "laplace"),  # by a cost table alone: it needs the normal quantile
-        ("gdp", PureDP(), "pure-dp"),
-    ],
-)
-def test_what_a_cost_table_can_say_is_charged(measure, mechanism, name):
-    units = MEASURES[measure].cost_table(mechanism, CLIP, LEVELS)
-    log = begun(measure=measure, budget=2.5 * int(units[LEVELS]) / 2**44)
-    steps = [
-        log.step(step, units.astype("<i8").tobytes(), mechanism=name, scale=2.0)
-        for step in range(3)
-    ]
-    assert [told(step, "halted") for step in steps] == [[], [], [0, 1, 2, 3]]
-    assert log.spent()[7] == 2 * int(units[LEVELS])
-
-
-def test_unbound_members_are_examined_only_after_changes(monkeypatch):
-    """At level 0 a user is bound to none, for as long as that may be: a step looks at nobody."""
-    looked = []
-    bind = rule.Rule.bind
-
-    def bound(own, rows, slots, *given):
-        looked.append(len(slots))
-        return bind(own, rows, slots, *given)
-
-    monkeypatch.setattr(rule.Rule, "bind", bound)
-    policy = POLICIES["per-user order"]
-    units = prices(30.0, "renyi", policy["orders"])
-    log = begun(range(6), **policy)
-    log.step(0, units, members=6, levels=[0, 0, 0, 5, 5, 5])
-    log.step(1, members=6)
-    log.step(2, members=6, positions=[1, 4], levels=[7, 0])
-    log.step(3, members=6)
-    log.step(4, units, members=6)
-    log.enrol([6], first=6)
-    log.step(5, members=7)
-    log.step(6, members=7, positions=[0, 2], levels=[1, 1])
-    assert looked == [6, 2, 7, 2]
-    log.step(7, members=7)
-    assert log.ledger.state.datasets["d"].numbers(slice(0, 7))["bound"].tolist() == [1] * 7
-
-
 def test_members_charged_by_norms_in_blocks_are_restored(monkeypatch):
     """What is the same in all rows of a block is written once, which blocks must not mix up."""
     monkeypatch.setattr(rule, "_BLOCK_NUMBERS", 64 * 64)
@@ -233,3 +127,15 @@ def test_roster_closed_during_a_merge_stays_closed(deleted):
     left = {number for number in range(3) if number not in deleted}
     assert {number for _, number in again.state.rosters.dropped} >= left
     log.hand_over(again)
+
+
+@pytest.mark.slow
+def test_steps_kept_by_their_levels_take_two_bytes_a_user_beside_their_cost_table():
+    users = 5000
+    policy = POLICIES["per-user order"] | {"budget": [9.0, 9.0, 9.0]}
+    log = begun(range(users), **policy)
+    units = prices(30.0, "renyi", policy["orders"])
+    for step in range(4):
+        levels = np.random.default_rng(step).integers(1, LEVELS + 1, users)
+        log.step(step, b"" if step else units, members=users, levels=levels)
+    assert 2 * users < len(log.changes[-1]) < 2 * users + len(units) + 1500

@@ -1,9 +1,8 @@
 """What a run is in one partition: attempts that the partition numbers, and runs that end."""
 
-import msgspec
 import pytest
 
-from streams.records import Decision, Reason, Rejected, RunClosed, RunOpened
+from streams.records import Decision, Reason, RunClosed
 from tests.unit.ledger.audited import AuditedLog
 
 
@@ -14,31 +13,6 @@ def log() -> AuditedLog:
     return log
 
 
-def test_partition_numbers_the_next_attempt(log):
-    assert log.open(attempt=0, request="first").attempt == 1
-    assert isinstance(log.charge(0, [1], [1.0], attempt=1), Decision)
-    second = log.open(attempt=0, request="second")
-    assert (second.attempt, second.last_step) == (2, 0)
-    assert log.charge(1, [1], [1.0], attempt=1).reason is Reason.OLDER_ATTEMPT
-    assert isinstance(log.charge(1, [1], [1.0], attempt=2), Decision)
-
-
-def test_asking_for_the_next_attempt_again_gets_the_same_answer(log):
-    first = log.open(attempt=0, request="mine")
-    again = log.open(attempt=0, request="mine")
-    assert msgspec.structs.replace(again, offset=first.offset) == first
-    assert log.open(attempt=0, request="another").attempt == 2
-    assert log.open(attempt=1, request="mine").reason is Reason.OLDER_ATTEMPT
-
-
-def test_lagging_partition_takes_over_the_attempt_by_its_token(log):
-    """As a sender does that got attempt 9 elsewhere."""
-    assert log.open(attempt=0, request="mine").attempt == 1
-    assert log.open(attempt=9, request="mine").attempt == 9
-    assert log.open(attempt=0, request="mine").attempt == 9  # sent twice by a producer
-    assert log.open(attempt=0, request="another").attempt == 10
-
-
 @pytest.mark.parametrize("last", [2**53, 2**62])
 def test_highest_attempt_does_not_end_a_run(log, last):
     assert log.open(attempt=last).attempt == last
@@ -47,47 +21,6 @@ def test_highest_attempt_does_not_end_a_run(log, last):
         step = following - last - 1
         assert isinstance(log.charge(step, [1], [1.0], attempt=following), Decision)
     assert isinstance(log.close(attempt=last + 2), RunClosed)
-
-
-def test_a_closed_run_can_neither_be_charged_nor_opened_again(log):
-    log.open()
-    log.charge(0, [1], [1.0])
-    closed = log.close()
-    assert (closed.attempt, closed.last_step) == (1, 0)
-    spent = log.spent()
-    for answer in (
-        log.charge(0, [1], [1.0]),  # the stored decision is gone
-        log.charge(1, [1], [1.0]),
-        log.charge(1, [1], [1.0]),
-        log.open(attempt=0, request="new"),
-        log.open(attempt=1),
-        log.open(attempt=2),
-        log.open(attempt=2),
-    ):
-        assert isinstance(answer, Rejected)
-        assert answer.reason is Reason.RUN_CLOSED
-    assert log.spent() == spent
-    assert isinstance(log.open(run="another", attempt=0), RunOpened)
-
-
-CLOSES = [
-    ({"dataset": "other"}, Reason.UNKNOWN_DATASET),
-    ({"run": "other"}, Reason.UNKNOWN_RUN),
-    ({"attempt": 3}, Reason.UNKNOWN_RUN),
-    ({"attempt": 1}, Reason.OLDER_ATTEMPT),
-]
-
-
-@pytest.mark.parametrize("is_closed", [False, True], ids=["open", "closed"])
-@pytest.mark.parametrize(("change", "reason"), CLOSES, ids=str)
-def test_only_the_current_attempt_can_close_a_run(log, change, reason, is_closed):
-    log.open(attempt=2)
-    if is_closed:
-        log.close(attempt=2)
-    refused = log.close(**{"attempt": 2, **change})
-    assert refused.reason is reason
-    assert refused.request == "token"
-    assert log.ledger.state.runs["d", "r"].closed == is_closed
 
 
 def test_reject_names_the_sender_of_the_request(log):

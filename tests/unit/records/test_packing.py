@@ -121,6 +121,8 @@ def test_digest_depends_on_all_content() -> None:
         {"scale": nextafter(1.0, 2.0)},
         {"clip_norm": 1.0},
         {"clip_norm": 0.0},
+        {"reserve": 0.1},
+        {"reserve": 0.2},
     ]
     assert len({digest_of(**content) for content in contents}) == len(contents)
 

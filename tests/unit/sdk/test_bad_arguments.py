@@ -28,6 +28,8 @@ BAD_ARGUMENTS: dict[str, dict[str, Any]] = {
     "user too long": {"users": [LONG, "a"]},
     "user with many digits": {"users": [10**6000, 1]},
     "user reserved": {"users": ["a", "erased:s:00"]},
+    "reserve 1": {"reserve": 1.0},
+    "reserve NaN": {"reserve": math.nan},
     "users a string": {"users": LONG},
 }
 TOO_MANY = {"users": range(3_000_000), "norms": np.ones(3_000_000)}
