@@ -36,10 +36,9 @@ operating system provides the random bits. The duration of a release is not prot
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
 from statistics import NormalDist
 
 import numpy as np
@@ -248,64 +247,6 @@ class QueryAnswerer:
         ids = read_users(users)
         return self._answer(ids, read_contributions(contributions, len(ids), dimension))
 
-    def answer_all(
-        self,
-        queries: Mapping[str, tuple[ArrayLike, ArrayLike]],
-        *,
-        scales: Mapping[str, float] | None = None,
-        dimensions: Mapping[str, int] | None = None,
-    ) -> dict[str, Release]:
-        """Charge several queries as one step, and answer each.
-
-        A user is charged once, for the L2 norm of its contributions to all queries together, and is
-        admitted to all or to none. ``clip_norm`` limits that norm.
-
-        Args:
-            queries: by name, users and contributions as ``answer`` takes them; the users of two
-                queries may differ.
-            scales: by name of a query, 1 by default, for numbers of different magnitudes. The noise
-                of a query is ``noise_stddev`` times its scale, and its contributions are divided by
-                the scale in the joint norm.
-            dimensions: by name of a query about vectors, as ``answer`` takes it.
-
-        Returns:
-            The releases by name, all of one step.
-
-        Raises:
-            InvalidRequest: there are no queries, or they cannot be charged; nothing was published.
-            TurnstileError: as ``answer``.
-        """
-        factors, lengths = dict(scales or {}), dict(dimensions or {})
-        if not queries or (factors.keys() | lengths.keys()) - queries.keys():
-            raise InvalidRequest(
-                f"the queries are {sorted(queries)}, the scales are of {sorted(factors)} and the "
-                f"dimensions of {sorted(lengths)}: give at least one query, and scales and "
-                "dimensions of these queries only"
-            )
-        for name, scale in factors.items():
-            if not 2.0**-_NOISE_EXPONENTS <= scale <= 2.0**_NOISE_EXPONENTS:
-                raise InvalidRequest(
-                    f"the scale of query {quoted(name)} is {quoted(scale)}; it must be between "
-                    f"2**-{_NOISE_EXPONENTS} and 2**{_NOISE_EXPONENTS}"
-                )
-        read = {}
-        for name, (users, contributions) in queries.items():
-            ids = read_users(users)
-            read[name] = ids, read_contributions(contributions, len(ids), lengths.get(name))
-        ids, rows, columns = _side_by_side(read, factors)
-        released = self._answer(ids, rows)
-        answers = {}
-        for name, where in columns.items():
-            scale = factors.get(name, 1.0)
-            value = released.value[where] * scale
-            single = read[name][1].ndim == 1
-            answers[name] = Release(
-                released.step,
-                np.array(value[0]) if single else value,
-                released.noise_stddev * scale,
-            )
-        return answers
-
     def answer_keys(
         self,
         users: ArrayLike,
@@ -470,34 +411,3 @@ def _whole_sums(rows: NDArray[np.float64]) -> list[int]:
     """Return the exact sum over users of integers, for each coordinate."""
     columns = rows[:, np.newaxis] if rows.ndim == 1 else rows
     return [sum(map(int, column)) for column in columns.T.tolist()]
-
-
-def _side_by_side(
-    queries: Mapping[str, tuple[UserIds, NDArray[np.float64]]], scales: Mapping[str, float]
-) -> tuple[UserIds, NDArray[np.float64], dict[str, slice]]:
-    """Join several queries: one row per user, with the contributions to all queries side by side.
-
-    Contributions are in units of the query's scale.
-
-    Returns:
-        The users, their rows, and the columns of each query.
-
-    Raises:
-        InvalidRequest: a query contains a user twice.
-    """
-    joined = reduce(UserIds.join, (ids for ids, _ in queries.values()), UserIds([]))
-    users, places = joined.distinct()
-    widths = {n: rows.shape[1] if rows.ndim == 2 else 1 for n, (_, rows) in queries.items()}
-    joint = np.zeros((len(users), sum(widths.values())))
-    columns, first, begin = {}, 0, 0
-    for name, (ids, rows) in queries.items():
-        mine = places[begin : begin + len(ids)]
-        if len(np.unique(mine)) < len(ids):
-            raise InvalidRequest(
-                f"query {quoted(name)} has a user twice: add its contributions up first"
-            )
-        columns[name] = slice(first, first + widths[name])
-        scaled = rows.reshape(len(ids), widths[name]) / scales.get(name, 1.0)
-        joint[mine, columns[name]] = np.clip(scaled, -_LARGEST, _LARGEST)
-        first, begin = first + widths[name], begin + len(ids)
-    return users, joint, columns

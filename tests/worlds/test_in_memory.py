@@ -53,13 +53,6 @@ def answer(data: list[Asked]) -> Iterator[Fact]:
             numbers, vectors = [one.number for one in today], [one.vector for one in today]
             yield from shown("number", answerer.answer(users, numbers), CLIP)
             yield from shown("vector", answerer.answer(users, vectors, dimension=2), CLIP)
-            both = answerer.answer_all(
-                {"number": (users, numbers), "vector": (users, vectors)},
-                scales={"vector": 0.5},
-                dimensions={"vector": 2},
-            )
-            for name, release in both.items():
-                yield from shown(f"joint {name}", release, CLIP)
             rows, keys = by_keys(today)
             found = keyed.answer_keys(users, rows, keys, SELECTION)
             yield Fact(

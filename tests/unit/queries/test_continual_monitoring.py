@@ -20,9 +20,10 @@ from accounting import MEASURES
 from accounting.exact.units import from_units_down
 from accounting.release import ExactNoise
 from streams import Turnstile
-from streams.queries.continual_monitoring import QueryAnswerer, read_contributions
+from streams.queries.continual_monitoring import QueryAnswerer, Release, read_contributions
 from streams.sdk.errors import DecisionTimeout, InvalidRequest, ReleasedTwice
 from streams.sdk.run import Run
+from tests.readme import blocks, page
 from tests.unit.sdk.partitions import in_memory_run
 
 
@@ -287,3 +288,29 @@ def test_missing_contribution_counts_as_zero_for_its_user_alone(missing: object)
     assert answerer.answer(["a", "b"], [missing, 0.5]).value == 0.5
     vectors = [[missing, 0.25], [0.5, 0.5]]
     assert answerer.answer(["a", "b"], vectors, dimension=2).value.tolist() == [0.5, 0.75]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (12,)])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_intervals_hold_for_all_coordinates_together(
+    confidence: float, shape: tuple[int, ...]
+) -> None:
+    release = Release(0, np.full(shape, 7.0), 3.0)
+    lower, upper = release.interval(confidence)
+    assert lower.shape == upper.shape == shape
+    np.testing.assert_allclose(upper - 7.0, 7.0 - lower)
+    inside = 2.0 * stats.norm.cdf((upper - 7.0) / 3.0) - 1.0
+    assert float(np.prod(inside)) == pytest.approx(confidence, rel=1e-9)
+    for bad in (0.0, 1.0, 95.0, math.nan):
+        with pytest.raises(InvalidRequest):
+            release.interval(bad)
+
+
+def test_the_lines_in_the_docs_answer() -> None:
+    _, example, *_ = blocks(page("query/python"))
+    users, amounts = ["ann", "bob"], [12.0, 250.0]
+    frame = pd.DataFrame({"customer": users, "amount": amounts})
+    given = {"users": users, "amounts": amounts, "purchases": frame}
+    names = {**given, "run": run_of(1e4), "QueryAnswerer": QueryAnswerer}
+    exec(example, names)
+    assert names["lower"] < names["spent"].value < names["upper"]
