@@ -6,8 +6,5 @@ and a real Redis (append-only file, fsync every second), and writes ``out/benchm
 
 from typing import Final
 
-PARTS_WITHOUT_SERVICE: Final = ("filters", "files", "signatures", "memory", "reports")
-PARTS: Final = (
-    *("throughput", "latency", "rosters", "restore", "collecting"),
-    *PARTS_WITHOUT_SERVICE,
-)
+PARTS_WITHOUT_SERVICE: Final = ("files", "memory", "reports")
+PARTS: Final = ("throughput", "latency", "rosters", "restore", "collecting", *PARTS_WITHOUT_SERVICE)

@@ -14,13 +14,11 @@ from bench import (
     PARTS_WITHOUT_SERVICE,
     budget_files,
     collecting,
-    filters,
     latency,
     memory,
     peers,
     restore,
     rosters,
-    signatures,
     throughput,
 )
 from bench.report import document
@@ -82,15 +80,9 @@ def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
 
 def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
     lines: list[str] = []
-    if "filters" in parts:
-        _say("Measuring filters")
-        lines += filters.lines(filters.measure([65_536, 1_000_000], options.rounds))
     if "files" in parts:
         _say("Measuring budget files")
         lines += budget_files.lines(budget_files.measure(200_000, 40 * options.rounds))
-    if "signatures" in parts:
-        _say("Measuring signatures")
-        lines += signatures.lines(signatures.measure(options.rounds))
     if "memory" in parts:
         _say("Measuring memory")
         kinds = [(users, ids) for users in options.resident for ids in ("integers", "strings")]

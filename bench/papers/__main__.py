@@ -21,18 +21,14 @@ def main() -> None:
     images = load_mnist(options.data / "mnist-t10k") if options.data else load_digits()
     training = train(images)
     rows = [
-        *feldman.filters(),
-        *feldman.full_batch_epsilons(),
         *feldman.training(images),
-        *koskela.gdp_against_renyi(),
         *koskela.filtered_classes(images),
         *yu.rounding(training),
-        *yu.groups(training, images),
-        *yu.attacks(training, images),
+        *yu.losses(training),
+        *yu.attacks(images),
         *yu.release(training),
         *yu.clipping(images),
         *asoodeh.published_epsilons(),
-        *asoodeh.errors(),
     ]
     table = markdown(rows)
     print(table)

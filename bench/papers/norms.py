@@ -33,17 +33,15 @@ class Training:
 
     data: str
     sampling_rate: float
-    noise_multiplier: float  # 0: not private
     norms: NDArray[np.float64]  # (followed users, steps), at most CLIP_NORM
     accuracy: float
     losses: NDArray[np.float64]  # (users,), of the trained network
     test_losses: NDArray[np.float64]  # (test images,)
-    class_accuracy: NDArray[np.float64]  # (classes,), on the test images
 
     @property
     def mechanism(self) -> PoissonGaussian:
         """What each step ran; the noise is added to the sum of clipped gradients."""
-        return PoissonGaussian(self.noise_multiplier * CLIP_NORM, self.sampling_rate)
+        return PoissonGaussian(NOISE_MULTIPLIER * CLIP_NORM, self.sampling_rate)
 
     @property
     def steps(self) -> int:
@@ -56,9 +54,6 @@ def train(
     epochs: int = EPOCHS,
     followed: int | None = None,
     seed: int = 1,
-    *,
-    noise_multiplier: float = NOISE_MULTIPLIER,
-    learning_rate: float = LEARNING_RATE,
 ) -> Training:
     """Train by SGD, and keep the norms of the first `followed` users (None: all) at every step."""
     random = np.random.default_rng(seed)
@@ -73,8 +68,8 @@ def train(
         network.descend(
             images.train[batch],
             images.train_labels[batch],
-            learning_rate / (rate * users),
-            noise_multiplier * CLIP_NORM,
+            LEARNING_RATE / (rate * users),
+            NOISE_MULTIPLIER * CLIP_NORM,
             random,
         )
     scores = network.forward(images.test)[1]
@@ -82,12 +77,10 @@ def train(
     return Training(
         images.name,
         rate,
-        noise_multiplier,
         np.minimum(norms, CLIP_NORM),
         float(np.mean(right)),
         cross_entropy(network.forward(images.train)[1], images.train_labels),
         cross_entropy(scores, images.test_labels),
-        class_means(right, images.test_labels),
     )
 
 
