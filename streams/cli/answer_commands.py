@@ -93,7 +93,6 @@ def moment_of(text: str) -> Moment:
     arg("--query NAME", "the query of --plan (default: the first that can be planned)"),
     arg("--epsilon", "for --plan and --check, instead of the dataset's budget", float),
     arg("--delta", "the delta of --epsilon", float),
-    arg("--plot FILE", "draw the plan: .png, .svg or .pdf; needs the extra plot"),
     flag("--public", "the events of --plan are public, so do not mark it as private"),
     flag(
         "--charge-again",

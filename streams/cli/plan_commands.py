@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from streams.answerer.query_file import QueryFile, read_query_file
 from streams.cli.printing import UnusableInput, note, plain, say, show, show_table
 from streams.cli.subjects import no_dataset
-from streams.cli.table_files import check_file, check_package, complete_file
 from streams.config import Config, Unavailable
 from streams.failures import Exit
 from streams.operations.status import read_datasets
@@ -124,17 +122,12 @@ def plan(options: argparse.Namespace, config: Config) -> int:
             no_dataset(query_file.dataset)
         raise UnusableInput(_unknown_budget(query_file))
     content = read_toml(options.file)
-    if options.plot is not None:
-        check_package("matplotlib", "plot")
-        check_file(options.plot, (".pdf", ".png", ".svg"))
     given = events_of([options.events], query_file.for_a_file(), options)
     found = plan_of(content, options.query, policy, given.events)
     if options.json:
         show("plan", {"private": not options.public, **asdict(found)}, as_json=True)
     else:
         _show(found, is_private=not options.public)
-    if options.plot is not None:
-        _plot(found, options.plot, is_private=not options.public)
     return Exit.OK
 
 
@@ -264,45 +257,3 @@ def _row(name: str, setting: Setting) -> list[str]:
         f"{setting.coverage:.0%}",
         f"by {setting.block_windows}" if setting.block_windows else "no",
     ]
-
-
-def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
-    """Plot error and bias by active_windows, with the baselines.
-
-    Raises:
-        UnusableInput: the file cannot be written.
-    """
-    from matplotlib.figure import Figure
-
-    figure: Any = Figure(figsize=(8.0, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for what, is_corrected, style in (("", False, "o-"), (", corrected", True, "s--")):
-        shown = [one for one in found.settings if bool(one.block_windows) is is_corrected]
-        active = [setting.active_windows for setting in shown]
-        errors, noises = [one.rmse for one in shown], [one.noise_stddev for one in shown]
-        axes.plot(active, errors, style, color="#1f6f8b", label=f"error (RMSE){what}")
-        axes.plot(active, noises, ":", color="#1f6f8b", label=f"noise alone{what}")
-    bounding, whole = found.contribution_bounding, found.whole_vector
-    for baseline, colour, name in (
-        (found.worst_case, "#8a9099", "worst case"),
-        (bounding, "#d9772b", f"contribution bounding, {bounding.active_windows:g} windows"),
-        (whole, "#7a4d9f", f"whole vector, {whole.active_windows:g} windows (not of a stream)"),
-    ):
-        axes.axhline(baseline.rmse, color=colour, linestyle="--", label=name)
-    best = found.recommended
-    axes.plot(
-        [best.active_windows], [best.rmse], "o", color="#23282e", markersize=9, label="recommended"
-    )
-    axes.legend(frameon=False)
-    axes.set_xscale("log")
-    ticks = sorted({setting.active_windows for setting in found.settings})
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)  # not powers of ten
-    axes.minorticks_off()
-    if math.isfinite(found.worst_case.rmse):
-        axes.set_ylim(0.0, 2.0 * found.worst_case.rmse)
-    axes.set_xlabel("active_windows")
-    axes.set_ylabel("error of one window")
-    axes.set_title(found.query + (" (private: do not publish)" if is_private else ""), loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    with complete_file(path) as draft:
-        figure.savefig(draft, dpi=120, format=path.suffix[1:])
