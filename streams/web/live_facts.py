@@ -78,7 +78,7 @@ RATE_OVER = 10.0
 """The seconds over which the rate of decisions is measured."""
 HISTORY = 120
 """The seconds for which rates are kept."""
-_SHOWN = ("partition", "state", "reason", "owner", "lag", "seen", "snapshot")
+_SHOWN = ("partition", "state", "reason", "owner", "lag", "snapshot")
 """The fields of a partition that need no login. The others depend on the users' charges."""
 _SHOWN_REJECTS = 50
 _ROOM = 600  # characters of a rejected record
@@ -155,10 +155,7 @@ class ServiceFacts:
         ]
         return {
             "alarms": alarms_of(self.sources.values(), overview.partitions, self.workers, now),
-            "sides": {
-                one.name: {"age": now - one.seen if one.seen else None, "away": one.is_away(now)}
-                for one in map(self.sources.__getitem__, ESSENTIAL)
-            },
+            "away": {name: self.sources[name].is_away(now) for name in ESSENTIAL},
             "partitions": partitions,
             "rate": sum(rates.values()),
             "rates": list(self._rates),

@@ -71,30 +71,6 @@ function line(rates) {
   return svg;
 }
 
-// The time of each owner's last heartbeat, by the clock of this browser. It advances without new
-// events.
-const seenAt = new Map();
-
-function noteSeen(service) {
-  seenAt.clear();
-  const age = service.sides.Redis.age ?? 0;
-  for (const { partition, seen } of service.partitions) {
-    if (seen !== null) seenAt.set(String(partition), Date.now() - 1000 * (seen + age));
-  }
-}
-
-function ago(partition) {
-  const time = seenAt.get(String(partition));
-  if (time === undefined) return "never";
-  return `${number(Math.max(0, Math.floor((Date.now() - time) / 1000)))} s ago`;
-}
-
-function showSeen() {
-  for (const cell of document.querySelectorAll("[data-seen]")) {
-    cell.textContent = ago(cell.dataset.seen);
-  }
-}
-
 // Greys out an element with outdated values.
 function markOld(id, isOld) {
   at(id).closest("section, #people").classList.toggle("old", isOld);
@@ -114,7 +90,6 @@ function partitions({ list, users }) {
     ["lag", "", (one) => number(one.lag)],
     users && ["users", "", (one) => number(users.partitions[one.partition])],
     ["snapshot at", "", (one) => number(one.snapshot)],
-    ["heartbeat", "", ({ partition }) => made("span", { "data-seen": partition, text: ago(partition) })],
   ];
   if (list.length <= FOLDED_FROM) return [table(columns, list)];
   const well = list.filter((one) => one.state === "deciding");
@@ -236,20 +211,17 @@ function showService(service, users = null) {
   const allUsers = users && Object.values(users.datasets).reduce((sum, one) => sum + one, 0);
   const states = service.partitions.map((one) => one.state);
   fill("figures", { rate, rates, lag, partitions: states, users: allUsers }, figures);
-  noteSeen(service);
-  const list = service.partitions.map((one) => ({ ...one, seen: undefined }));
-  fill("partitions", { list, users }, partitions);
-  showSeen();
+  fill("partitions", { list: service.partitions, users }, partitions);
   at("datasets-section").hidden = !service.datasets.length;
   fill("datasets", { list: service.datasets, users }, datasets);
   at("workers-section").hidden = !service.workers.length;
   const ill = [...service.workers].sort((a, b) => Boolean(b.problem) - Boolean(a.problem));
   fill("workers", ill, workers);
   fill("reasons", Object.entries(service.rejects), bars);
-  const { Kafka, Redis } = service.sides;
-  for (const id of ["figures", "partitions"]) markOld(id, Kafka.away || Redis.away);
-  markOld("datasets", Redis.away);
-  for (const id of ["reasons", "people"]) markOld(id, Kafka.away);
+  const { Kafka, Redis } = service.away;
+  for (const id of ["figures", "partitions"]) markOld(id, Kafka || Redis);
+  markOld("datasets", Redis);
+  for (const id of ["reasons", "people"]) markOld(id, Kafka);
 }
 
 function showPeople(people, known) {
@@ -273,7 +245,6 @@ const events = follow("events", 5, show, () => {
   document.body.classList.add("stale");
   pill("wrong", "the dashboard does not answer");
 });
-setInterval(showSeen, 1000);
 
 at("form").addEventListener("submit", async (event) => {
   event.preventDefault();
