@@ -1,4 +1,4 @@
-"""`turnstile answers`: a table for people, and files that read back as the same rows."""
+"""Published answers: lines and a table for people, and files that read back as the same rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 
 from streams.answerer import published_answers as answers_module
 from streams.answerer.answer_table import COLUMNS, AnswerTable
-from streams.answerer.published_answers import AnswerRecord
+from streams.answerer.published_answers import AnswerRecord, WindowsSum
+from streams.cli.answer_commands import Printer
 from streams.cli.main import main
 from tests.unit.answerer.published import answer, correction, moment
 
@@ -161,3 +162,36 @@ def test_a_reader_that_has_read_enough_ends_the_table(
     assert main(["answers"]) == 0
     assert capsys.readouterr().err == ""
     assert not sys.stdout.closed
+
+
+TOTAL = msgspec.structs.replace(
+    answer(4, 9.0, query="sum"), sums=[WindowsSum(start=moment(0), value=40, lower=30, upper=50)]
+)
+PRINTED: list[tuple[AnswerRecord, list[str]]] = [
+    (BLOCK[0], ["2026-01-01", "q", "234.6", "provisional", "2026-01-04"]),
+    (correction(BLOCK[:2], 0.1), ["2026-01-01", "2026-01-02", "corrected"]),
+    (answer(0, [1.5, -2.5], labels=["north", 7], query="by"), ["north", "1.5", "7", "-2.5"]),
+    (answer(0, 9.0, kind="threshold", query="is", above=True), ["is", "above"]),
+    (answer(0, [], labels=[], query="found"), ["found", "no"]),
+    (TOTAL, ["2026-01-05", "9.0", "2026-01-01", "total", "40", "30", "50"]),
+]
+
+
+@pytest.mark.parametrize(("record", "words"), PRINTED)
+def test_an_answer_is_printed_with_what_is_special_about_it(
+    record: AnswerRecord, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    Printer(as_json=False)(record)
+    said = iter(capfd.readouterr().out.replace(",", " ").split())
+    assert all(word in said for word in words), "in this order"
+
+
+def test_missing_users_are_explained_once_and_never_in_json(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    since = answer(5, 7.0, exhaustible_since=moment(2))
+    for as_json, explained in ((False, [False, True, False]), (True, [False, False, False])):
+        printed = Printer(as_json)
+        for record, is_explained in zip((answer(1, 7.0), since, since), explained, strict=True):
+            printed(record)
+            assert bool(capfd.readouterr().err) == is_explained

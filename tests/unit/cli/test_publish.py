@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +12,17 @@ import pytest
 from streams.cli.main import main
 from streams.failures import Exit
 from streams.records import Decision, Reason
-from streams.sdk.run import Run
 from tests.unit.sdk.partitions import Partitions
 
 USERS = [1, 2, 3, 4]  # of both partitions
-
-
-class Client:
-    """A Turnstile on partitions in this process."""
-
-    def __init__(self, partitions: Partitions) -> None:
-        self.partitions = partitions
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def run(self, dataset: str, name: str, **options: int | None) -> Run:
-        return self.partitions.open(name, dataset, **options)
 
 
 @pytest.fixture
 def partitions(monkeypatch: pytest.MonkeyPatch) -> Partitions:
     service = Partitions(2)
     service.create("d", budget=100.0, assume_independent_timing=True)
-    monkeypatch.setattr("streams.cli.step_commands.client_of", lambda _: Client(service))
+    client = nullcontext(service.turnstile)
+    monkeypatch.setattr("streams.cli.step_commands.client_of", lambda _: client)
     return service
 
 

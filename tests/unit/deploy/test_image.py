@@ -66,6 +66,16 @@ def test_both_stages_have_one_base_that_can_be_given() -> None:
     assert (int(major), int(minor)) >= tuple(map(int, least.groups()))
 
 
+def made(folder: Path, *arguments: str, docker: str) -> bool:
+    """Run make with a stand-in for docker, and return whether it succeeded."""
+    program = folder / "docker"
+    program.write_text(f"#!/bin/sh\n{docker}\n")
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.defpath}"}
+    command = ["make", "-C", str(TOP), *arguments]
+    return not subprocess.run(command, capture_output=True, env=environment, check=False).returncode
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("base", "is_built"),
@@ -74,37 +84,23 @@ def test_both_stages_have_one_base_that_can_be_given() -> None:
 def test_published_image_needs_a_base_with_a_digest(
     base: str, is_built: bool, tmp_path: Path
 ) -> None:
-    docker, asked = tmp_path / "docker", tmp_path / "asked"
-    docker.write_text(f"#!/bin/sh\necho $@ > {asked}\n")
-    docker.chmod(0o755)
-    done = subprocess.run(
-        ["make", "-C", str(TOP), "image", f"PYTHON_IMAGE={base}"],
-        capture_output=True,
-        check=False,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.defpath}"},
-    )
-    assert (done.returncode == 0) == asked.exists() == is_built
+    asked = tmp_path / "asked"
+    docker = f"echo $@ > {asked}"
+    assert made(tmp_path, "image", f"PYTHON_IMAGE={base}", docker=docker) == is_built
+    assert asked.exists() == is_built
     assert not is_built or f"--build-arg PYTHON_IMAGE={base}" in asked.read_text()
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("digest", [f"sha256:{'1' * 64}", ""])
 def test_pin_writes_the_digests_that_the_registry_gives(digest: str, tmp_path: Path) -> None:
-    docker = tmp_path / "docker"
-    docker.write_text(f"#!/bin/sh\necho {digest}\n")
-    docker.chmod(0o755)
     files = [tmp_path / "compose", tmp_path / "Dockerfile"]
     images = "KAFKA_IMAGE:-apache/kafka:4.3.0@{0}}}\nredis:7.2-alpine@{0}\n"
     before = images.format(f"sha256:{'0' * 64}")
     for file in files:
         file.write_text(before)
-    done = subprocess.run(
-        ["make", "-C", str(TOP), "pin", f"PINNED={' '.join(map(str, files))}"],
-        capture_output=True,
-        check=False,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.defpath}"},
-    )
-    assert (done.returncode == 0) == bool(digest)
+    pinned = f"PINNED={' '.join(map(str, files))}"
+    assert made(tmp_path, "pin", pinned, docker=f"echo {digest}") == bool(digest)
     after = images.format(digest) if digest else before
     assert [file.read_text() for file in files] == [after, after]
 

@@ -68,15 +68,22 @@ ANSWERING = replace(
 )
 
 
-def topics(name: str, **changes: object) -> Facts:
-    """A Kafka in which one topic is otherwise."""
-    changed = {**KAFKA.topics, name: replace(KAFKA.topics[name], **changes)}
-    return replace(WELL, kafka=replace(KAFKA, topics=changed))
+def topic(name: str, **changes: object) -> Facts:
+    """Return the facts with one topic that is otherwise."""
+    of = "answers" if name in ANSWERS else "topics"
+    facts = ANSWERING if of == "answers" else WELL
+    known = getattr(facts.kafka, of)
+    changed = {**known, name: replace(known[name], **changes)}
+    return replace(facts, kafka=replace(facts.kafka, **{of: changed}))
 
 
 def settings(name: str, **changes: str) -> Facts:
-    given = {key.replace("_", "."): value for key, value in changes.items()}
-    return topics(name, settings={**KAFKA.topics[name].settings, **given})
+    before = (ANSWERS.get(name) or KAFKA.topics[name]).settings
+    return topic(name, settings={**before, **dotted(changes)})
+
+
+def dotted(changes: dict[str, str]) -> dict[str, str]:
+    return {key.replace("_", "."): value for key, value in changes.items()}
 
 
 def redis(**changes: object) -> Facts:
@@ -99,17 +106,6 @@ def without(name: str) -> Facts:
     return replace(WELL, kafka=replace(KAFKA, topics=left))
 
 
-def answers(name: str, **changes: object) -> Facts:
-    """A topic of answerers that is otherwise."""
-    changed = {**ANSWERS, name: replace(ANSWERS[name], **changes)}
-    return replace(ANSWERING, kafka=replace(KAFKA, answers=changed))
-
-
-def answers_set(name: str, **changes: str) -> Facts:
-    given = {key.replace("_", "."): value for key, value in changes.items()}
-    return answers(name, settings={**ANSWER_SETTINGS[name], **given})
-
-
 def answers_there(*names: str) -> Facts:
     there = {name: ANSWERS[name] for name in names}
     return replace(ANSWERING, kafka=replace(KAFKA, answers=there))
@@ -120,8 +116,7 @@ def answerer(**changes: object) -> Facts:
 
 
 def reads(**changes: str) -> Facts:
-    given = {key.replace("_", "."): value for key, value in changes.items()}
-    return replace(ANSWERING, inputs={"events": {**INPUT, **given}})
+    return replace(ANSWERING, inputs={"events": {**INPUT, **dotted(changes)}})
 
 
 def workers(**changes: object) -> Facts:
@@ -135,7 +130,7 @@ def first_partition(**changes: object) -> Facts:
 REPLICA = {**REDIS, "address": "127.0.0.1:7001", "role": "slave"}
 WITHOUT_KEY = replace(WELL.overview, erased_without_key=[1])
 RESTORING = partition(PartitionState.RESTORING, SuspensionReason.RESTORING)
-TWO_COPIES = topics("norms", replicas=2, in_sync=2, settings={**NEEDED["norms"]})
+TWO_COPIES = topic("norms", replicas=2, in_sync=2, settings={**NEEDED["norms"]})
 UNSEEN_ANSWERS = replace(ANSWERING, kafka=replace(KAFKA, answers=None))
 WRONG = {
     # area: what is wrong
@@ -151,18 +146,18 @@ WRONG = {
     "topics: no rejects": without("rejects"),
     "topics: retention of the log": settings("norms", retention_ms="1000"),
     "topics: cleanup.policy=delete": settings("odometer", cleanup_policy="delete"),
-    "topics: no leader": topics("norms", without_leader=[1]),
-    "topics: numbers of partitions differ": topics("halts", partitions=3),
+    "topics: no leader": topic("norms", without_leader=[1]),
+    "topics: numbers of partitions differ": topic("halts", partitions=3),
     "partitions: suspended": partition(PartitionState.SUSPENDED, SuspensionReason.HOLE),
     "partitions: waiting": partition(PartitionState.WAITING, WaitReason.OWNER_SILENT),
     "workers: gone": workers(problem="gone"),
     "answerers: no state": answers_there("answers"),
     "answerers: no topics": answers_there(),
     "answerers: no answers": answers_there("answers-state"),
-    "answerers: 2 partitions": answers("answers-state", partitions=2),
-    "answerers: no leader": answers("answers", without_leader=[0]),
-    "answerers: policy=delete": answers_set("answers-state", cleanup_policy="delete"),
-    "answerers: policy=compact": answers_set("answers", cleanup_policy="compact"),
+    "answerers: 2 partitions": topic("answers-state", partitions=2),
+    "answerers: no leader": topic("answers", without_leader=[0]),
+    "answerers: policy=delete": settings("answers-state", cleanup_policy="delete"),
+    "answerers: policy=compact": settings("answers", cleanup_policy="compact"),
     "answerers: no answer": answerer(problem="does not answer", topic=""),
     "answerers: due": answerer(problem="a window has been due for 40 s"),
     "answerers: no input": replace(ANSWERING, inputs={"events": None}),
@@ -178,21 +173,21 @@ WARNINGS = {
     "topics: retention of HALTs": settings("halts", retention_ms="1000"),
     "topics: compaction lag": settings("odometer", max_compaction_lag_ms=str(2**63 - 1)),
     "topics: segment.ms": settings("snapshots", segment_ms="604800000"),
-    "topics: one copy": topics("norms", replicas=1, in_sync=1),
-    "topics: 2 of 3 copies": topics("norms", in_sync=2),
+    "topics: one copy": topic("norms", replicas=1, in_sync=1),
+    "topics: 2 of 3 copies": topic("norms", in_sync=2),
     "topics: replicas=1": settings("norms", min_insync_replicas="1"),
     "topics: with 2 copies": TWO_COPIES,
     "topics: replicas=3 of 3": settings("norms", min_insync_replicas="3"),
-    "topics: may not see": topics("norms", settings={}),
+    "topics: may not see": topic("norms", settings={}),
     "partitions: restoring": RESTORING,
     "partitions: no snapshot": first_partition(snapshot=None),
     "partitions: no erasure key": replace(WELL, overview=WITHOUT_KEY),
     "workers: another release": workers(release="0.9"),
     "answerers: may not see their topics": UNSEEN_ANSWERS,
-    "answerers: 2 of 3 copies": answers("answers-state", in_sync=2),
-    "answerers: one copy": answers("answers-state", replicas=1, in_sync=1),
-    "answerers: may not see the settings": answers("answers", settings={}),
-    "answerers: segment.bytes": answers_set("answers-state", segment_bytes="1" * 10),
+    "answerers: 2 of 3 copies": topic("answers-state", in_sync=2),
+    "answerers: one copy": topic("answers-state", replicas=1, in_sync=1),
+    "answerers: may not see the settings": topic("answers", settings={}),
+    "answerers: segment.bytes": settings("answers-state", segment_bytes="1" * 10),
     "answerers: not taken over": answerer(problem="not taken over", ready=False),
     "answerers: retention.bytes": reads(retention_bytes="5"),
     "settings: unknown": replace(WELL, unknown=["TURNSTILE_KAFAK"]),
@@ -231,7 +226,7 @@ def test_no_findings_about_answerers_without_any() -> None:
     "facts",
     [
         ANSWERING,
-        answers_set("answers", retention_ms="86400000"),  # any retention is fine
+        settings("answers", retention_ms="86400000"),  # any retention is fine
         reads(retention_ms="7200000"),
         replace(reads(retention_ms="1"), answerers=[replace(ANSWERER, clock="events")]),
         replace(ANSWERING, inputs={}),  # it may not be seen

@@ -1,4 +1,4 @@
-"""The state of a partition, from what Redis and Kafka show of it."""
+"""The state of a partition, and the access list of a dataset, from what Redis and Kafka show."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from streams.operations.status import (
     PartitionState,
     PartitionStatus,
     WaitReason,
+    datasets_of,
     overview_of,
 )
-from streams.store.store_port import Glance, Pulse, SuspensionReason, pack_report
+from streams.store.store_port import Glance, Inventory, Pulse, SuspensionReason, pack_report
 from tests.doubles.memory_store import meta_of
+from tests.keys import allowing
+from tests.unit.ledger.signed_logs import ALLOW, SignedLog, listed
 
 TOPIC = b"t" * 16
 META = meta_of(TOPIC, next="7", last="6")
@@ -75,3 +78,34 @@ def test_partition_that_is_not_decided_has_a_remedy(
     assert one.state is not PartitionState.DECIDING
     assert one.problem is not None
     assert one.remedy is not None
+
+
+FEWER = allowing(mary="manage")
+
+
+def seen(*logs: SignedLog):
+    """The dataset d, as the owners of these partitions tell of it."""
+    summaries = [Inventory(7, log.ledger.summary()) for log in logs]
+    return datasets_of(Glance(0, {}, 0, b"", pack_report(each), {}) for each in summaries)["d"]
+
+
+def changed(number: int = 1) -> SignedLog:
+    log = listed()
+    assert log.set(number, FEWER) is None
+    return log
+
+
+def test_status_has_the_list_in_force():
+    dataset = seen(changed(), changed(2))
+    assert (dataset.allow, dataset.allow_agrees) == (FEWER, True)
+    assert dataset.policy.allow == ALLOW
+
+    open_to_all = SignedLog()
+    open_to_all.create()
+    dataset = seen(open_to_all, open_to_all)
+    assert (dataset.allow, dataset.allow_agrees) == (None, True)
+
+
+def test_partial_access_change_is_shown():
+    for logs in ((listed(), changed()), (changed(), listed())):
+        assert not seen(*logs).allow_agrees

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -85,6 +85,11 @@ class Browser:
         body = content if isinstance(content, bytes) else msgspec.json.encode(content)
         async with self.session.post(self.url + path, data=body, headers=headers) as found:
             return found.status
+
+    async def is_shown(self, opened: AsyncExitStack) -> bool:
+        """Open one more page, which stays open, and return whether it is sent events."""
+        asked = self.session.get(f"{self.url}events")
+        return (await opened.enter_async_context(asked)).status == 200
 
     async def login(self, password: str = PASSWORD, **headers: str) -> int:
         return await self.post("login", {"password": password}, **headers)

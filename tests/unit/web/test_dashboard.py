@@ -89,18 +89,13 @@ def test_guesses_are_limited_per_address_and_together() -> None:
 
 async def test_pages_without_a_login_leave_places_to_operators() -> None:
     async with dashboard() as browser, AsyncExitStack() as opened:
-
-        async def is_told() -> bool:
-            asked = browser.session.get(f"{browser.url}events")
-            return (await opened.enter_async_context(asked)).status == 200
-
-        assert all([await is_told() for _ in range(MOST_OF_VISITORS)])
-        assert not await is_told()
+        assert all([await browser.is_shown(opened) for _ in range(MOST_OF_VISITORS)])
+        assert not await browser.is_shown(opened)
         assert await browser.login() == 204
-        assert all([await is_told() for _ in range(MOST_OF_A_SESSION)])
-        assert not await is_told()
+        assert all([await browser.is_shown(opened) for _ in range(MOST_OF_A_SESSION)])
+        assert not await browser.is_shown(opened)
         assert await browser.login() == 204  # another session
-        assert await is_told()
+        assert await browser.is_shown(opened)
 
 
 async def test_a_closed_page_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:

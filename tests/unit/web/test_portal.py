@@ -108,18 +108,13 @@ async def test_a_link_is_no_session_and_a_session_is_no_link() -> None:
 
 async def test_one_user_leaves_places_to_others() -> None:
     async with portal() as browser, AsyncExitStack() as opened:
-
-        async def is_told(page: Browser) -> bool:
-            asked = page.session.get(f"{page.url}events")
-            return (await opened.enter_async_context(asked)).status == 200
-
         await browser.enter(token_of())
-        assert all([await is_told(browser) for _ in range(MOST_OF_A_USER)])
+        assert all([await browser.is_shown(opened) for _ in range(MOST_OF_A_USER)])
         await browser.enter(token_of())  # another link of this user
-        assert not await is_told(browser)
+        assert not await browser.is_shown(opened)
         another = await opened.enter_async_context(Browser(browser.url))
         await another.enter(token_of(USERS[1]))
-        assert await is_told(another)
+        assert await another.is_shown(opened)
 
 
 async def test_neither_a_link_nor_a_session_outlives_its_end() -> None:

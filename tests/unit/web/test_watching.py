@@ -114,13 +114,6 @@ def test_log_end_is_read_after_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     assert partition.reason is not SuspensionReason.LOG_ENDS_EARLY
 
 
-def test_log_that_ends_early_is_shown() -> None:
-    facts = ServiceFacts(1e-5)
-    see(facts, next="9")
-    (partition,) = facts.service()["partitions"]
-    assert partition["reason"] is SuspensionReason.LOG_ENDS_EARLY
-
-
 def test_runs_have_the_rate_of_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("streams.web.live_facts.time.monotonic", lambda: now)
