@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from time import monotonic, sleep
 from typing import Any
 
@@ -256,13 +256,11 @@ def _poll(
         while idle_ms < allowed_ms if reading.follow else _is_behind(config, consumer, ends):
             with reaching_kafka(config):
                 polled = consumer.poll(timeout_ms=_READING_POLL_MS)
+            began = monotonic()
+            absence.note(has_arrived=bool(polled))
+            idle_ms += _READING_POLL_MS + 1000 * (monotonic() - began)
             if polled:
                 idle_ms = 0.0
-                absence.record_arrived()
-            else:
-                began = monotonic()
-                absence.nothing_arrived()
-                idle_ms += _READING_POLL_MS + 1000 * (monotonic() - began)
             for place, records in polled.items():
                 for record in records:
                     if record.offset < ends.get(place, math.inf) and is_believed(record):
@@ -359,6 +357,8 @@ ASK_AFTER = 3.0
 """Seconds without a record between two questions to the broker."""
 ANSWERS_WITHIN = 2.0
 """Seconds within which the broker must answer."""
+_AWAY = "Kafka at %s does not answer; no new records are read until it does"
+_BACK = "Kafka at %s answers again; reading continues"
 
 
 class Absence:
@@ -377,28 +377,15 @@ class Absence:
         self._known = clock()  # when it last answered, or was last asked
         self._is_away = False
 
-    def record_arrived(self) -> None:
-        """Note that a record arrived."""
+    def note(self, *, has_arrived: bool) -> None:
+        """Note whether a record arrived. If none did for some time, ask the broker."""
+        if not has_arrived:
+            if self._clock() - self._known < ASK_AFTER:
+                return
+            with suppress(KafkaError):
+                self._ask()
+                has_arrived = True
         self._known = self._clock()
-        if self._is_away:
-            self._is_away = False
-            logger.warning("Kafka at %s answers again; reading continues", self._where)
-
-    def nothing_arrived(self) -> None:
-        """Note that no record arrived; ask the broker now and then, and log if it does not
-        answer.
-        """
-        if self._clock() - self._known < ASK_AFTER:
-            return
-        try:
-            self._ask()
-        except KafkaError:
-            self._known = self._clock()
-            if not self._is_away:
-                self._is_away = True
-                logger.warning(
-                    "Kafka at %s does not answer; no new records are read until it does",
-                    self._where,
-                )
-        else:
-            self.record_arrived()
+        if has_arrived == self._is_away:
+            self._is_away = not has_arrived
+            logger.warning(_BACK if has_arrived else _AWAY, self._where)

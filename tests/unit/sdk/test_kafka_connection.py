@@ -149,7 +149,7 @@ class Broker:
     def silent(self, seconds: float) -> None:
         for _ in range(int(seconds * 5)):
             self.now += 0.2
-            self.absence.nothing_arrived()
+            self.absence.note(has_arrived=False)
 
 
 def test_absence_and_return_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -166,7 +166,7 @@ def test_absence_and_return_are_logged_once(caplog: pytest.LogCaptureFixture) ->
     broker.silent(60.0)
     assert len(caplog.records) == 5
     for _ in range(2):
-        broker.absence.record_arrived()
+        broker.absence.note(has_arrived=True)
         assert len(caplog.records) == 6
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
@@ -175,7 +175,7 @@ def test_broker_is_asked_seldom() -> None:
     broker = Broker()
     for _ in range(100):
         broker.silent(ASK_AFTER / 2)
-        broker.absence.record_arrived()
+        broker.absence.note(has_arrived=True)
     assert broker.asked == 0
     broker.silent(10 * ASK_AFTER)
     assert broker.asked <= 10
