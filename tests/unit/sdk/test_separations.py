@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from streams.records import MAX_SEPARATION, TOO_SOON, Answer, Decision
+from streams.records import MAX_SEPARATION, TOO_SOON, Answer, Decision, OpenRun
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
+    PartitionsDisagree,
 )
 from tests.unit.sdk.partitions import Partitions, fits
 
@@ -36,6 +37,23 @@ def test_too_soon_is_in_the_order_of_the_users(service: Partitions) -> None:
     assert (second.halted == second.too_soon).all()
     assert (second.granted == np.where(second.too_soon, 0.0, 1.0)).all()
     assert not second.exhausted.any()
+
+
+def test_an_opening_that_leaves_the_separation_out_completes_another(service: Partitions) -> None:
+    service.deaf = {1, 2}
+    with pytest.raises(TimeoutError):
+        service.open(min_separation=3)
+    service.deaf = set()
+    assert service.open().min_separation == 3
+
+
+def test_partitions_that_differ_are_not_charged(service: Partitions) -> None:
+    for partition, separation in ((0, 3), (1, 4)):
+        opening = OpenRun(dataset="d", run="r", attempt=1, request="t", min_separation=separation)
+        service.publish(partition, opening)
+    with pytest.raises(PartitionsDisagree):
+        service.open()
+    assert service.open(min_separation=3).min_separation == 3
 
 
 @pytest.mark.parametrize("wrong", [1, 0, -3, 2.0, True, "3", MAX_SEPARATION + 1])
