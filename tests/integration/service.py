@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -115,26 +115,16 @@ class Service:
             self._open.callback(self._log.close)
         return self._log
 
-    def publish(self, partition: int, value: bytes | dict[str, Any] | None) -> int:
+    def publish(self, partition: int, value: bytes | dict[str, Any]) -> int:
         """Write a record to `norms` as any Kafka client can; return its offset."""
-        (offset,) = self.publish_all(partition, [value])
-        return offset
-
-    def publish_all(
-        self, partition: int, values: Sequence[bytes | dict[str, Any] | None]
-    ) -> list[int]:
-        """Write records to `norms` in this order; return their offsets."""
         if self._producer is None:
             self._producer = KafkaProducer(
                 bootstrap_servers=self.kafka, acks="all", max_request_size=16 * 1024 * 1024
             )
             self._open.callback(self._producer.close)
-        topic, sent = self.config.topic("norms"), []
-        for value in values:
-            packed = msgspec.msgpack.encode(value) if isinstance(value, dict) else value
-            key = b"tombstone" if value is None else None
-            sent.append(self._producer.send(topic, value=packed, key=key, partition=partition))
-        return [one.get(timeout=HANGS_AFTER).offset for one in sent]
+        packed = msgspec.msgpack.encode(value) if isinstance(value, dict) else value
+        sent = self._producer.send(self.config.topic("norms"), value=packed, partition=partition)
+        return int(sent.get(timeout=HANGS_AFTER).offset)
 
     def publish_batch(self, batch: bytes, partition: int = 0, topic: str = "") -> int:
         """Write a complete record batch to `norms` or another topic; return its offset."""
@@ -195,10 +185,6 @@ class Service:
                 self._ledgers[p] = self._loaded(p, found)
         self._kept = kept
         return self._ledgers
-
-    def loaded_ledgers(self) -> dict[int, Ledger]:
-        """Return the state by partition, as it is loaded from Redis: nothing is settled."""
-        return {p: self._loaded(p, found) for p, found in self.answered().items()}
 
     def _loaded(self, partition: int, found: StoredState) -> Ledger:
         topic, chain = bytes.fromhex(found.meta.topic), found.meta.chain

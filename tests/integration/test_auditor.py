@@ -193,7 +193,7 @@ STATES: dict[str, Callable[[Ledger], object]] = {
 def test_the_audit_finds_a_state_that_does_not_follow_from_the_log(
     audited: Service, change: Callable[[Ledger], object]
 ) -> None:
-    auditor, ledgers = audited.audit(), audited.loaded_ledgers()
+    auditor, ledgers = audited.audit(), copy.deepcopy(audited.ledgers())
     change(ledgers[0])
     with pytest.raises(AssertionError):
         compare(auditor, audited.log, ledgers)

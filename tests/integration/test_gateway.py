@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.client import RemoteDisconnected
-from pathlib import Path
 
 import pytest
 
@@ -19,10 +17,9 @@ from streams.failures import Exit
 from streams.local.server_process import free_ports
 from tests.integration.service import Service
 from tests.keys import private_key, public
-from tests.unit.gateway.asking import OTHER_STEP, STEP, ask, create
+from tests.unit.gateway.asking import STEP, ask, create
 from tests.waiting import HANGS_AFTER
 
-DYING = Path(__file__).with_name("dying_gateway.py")
 SPENT = [1 / 32, 1 / 128, 1 / 512]
 
 
@@ -73,26 +70,6 @@ def spent(service: Service, name: str) -> list[float]:
     return [rows[user][0][0] / 2**44 for user in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("point", ["before", "half", "published"])
-def test_step_is_charged_once_if_the_gateway_is_killed_before_it_answers(
-    shared: Service, url: str, name: str, point: str
-) -> None:
-    path = f"{opened(url, name)}/steps/0"
-    with gateway(shared, DYING, point) as (dying, process):
-        with pytest.raises((RemoteDisconnected, ConnectionResetError)):
-            ask(dying, "POST", path, STEP)
-        assert process.wait(HANGS_AFTER) == -signal.SIGKILL
-    if point != "before":
-        shared.settle()
-        other = ask(url, "POST", path, OTHER_STEP)
-        assert (other.status, other.body["reason"]) == (409, "step-content-changed")
-    first = ask(url, "POST", path, STEP)
-    assert (first.status, first.body["admitted"]) == (200, [True] * 3)
-    assert ask(url, "POST", path, STEP).body == first.body
-    assert spent(shared, name) == SPENT
-    shared.audit()
-
-
 def test_gateways_side_by_side_charge_a_step_once(shared: Service, url: str, name: str) -> None:
     path = f"{opened(url, name)}/steps/0"
     with served(shared) as other, ThreadPoolExecutor(8) as threads:
@@ -116,14 +93,6 @@ def test_step_without_decisions_is_not_answered_and_is_decided_later(
         decided = ask(impatient, "POST", f"{path}/steps/0", STEP)
     assert (decided.status, decided.body["step"]) == (200, 0)
     assert spent(shared, name) == SPENT
-
-
-def test_dataset_is_shown_and_shared(shared: Service, url: str, name: str) -> None:
-    made = create(url, name=name).body
-    shared.settle()
-    assert ask(url, "GET", f"/v1/datasets/{name}").body == made
-    share = {"name": f"{name}-part", "share_of": name, "share": 0.5}
-    assert ask(url, "POST", "/v1/datasets", share).body["budget"] == [0.5]
 
 
 def test_budgets_balances_and_decisions_are_read_from_the_service(

@@ -12,7 +12,6 @@ import redis
 from kafka import TopicPartition
 
 from streams.kafka.topics import NORMS, SNAPSHOTS
-from streams.operations.status import read_overview
 from streams.store.layout import KEYS
 from streams.store.store_port import SuspensionReason
 from tests.integration.lossy import NORMS as NORMS_OF_USERS
@@ -75,26 +74,6 @@ def test_a_worker_killed_during_a_snapshot_leaves_the_last_one_intact(
         running.empty_redis()
         running.charge(1)
         running.service.audit()
-
-
-@pytest.mark.parametrize("key", ["meta", "pages"])
-def test_a_lost_redis_key_is_restored_after_the_log_was_trimmed(running: Lossy, key: str) -> None:
-    running.wait_for_snapshots()
-    running.service.audit()
-    running.trim()
-    running.charge(2)
-    running.service.settle()
-    with redis.Redis.from_url(running.service.redis) as client:
-        assert client.delete(running.service.key(0, key))
-    running.charge(2)
-    running.service.audit()
-
-
-def test_status_shows_the_offset_of_the_last_snapshot(running: Lossy) -> None:
-    reached = running.wait_for_snapshots()
-    eventually(
-        lambda: [p.snapshot for p in read_overview(running.service.config).partitions] == reached
-    )
 
 
 def delete_records(service: Service, topic: str, partition: int, before: int) -> None:

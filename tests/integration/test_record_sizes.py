@@ -76,17 +76,6 @@ def test_a_large_roster_is_enrolled_charged_and_handed_back(service: Service, na
     assert published(service, "halts", "roster-decision")[-1]["parts"] > 1
 
 
-def test_halts_of_a_roster_with_long_ids_have_small_records(service: Service, name: str) -> None:
-    service.client.create_dataset(name, measure="zcdp", budget=1e-12, user_ids="string")
-    users = [f"{number:05}" + "\x01" * 251 for number in range(9_000)]
-    roster = service.client.run(name, "r").enrol(users, clip_norm=1.0)
-    assert roster.charge(noise_stddev=4.0).halted.size == len(users)
-    service.settle()
-    parts = [each for each in published(service, "halts", "halted") if each["dataset"] == name]
-    assert [user for part in parts for user in part["users"]] == users
-    assert [part["part"] for part in parts] == list(range(parts[0]["parts"]))
-
-
 def test_a_reject_quotes_the_beginning_of_the_largest_request(service: Service, name: str) -> None:
     record = {"type": "charge", "dataset": name, "run": "r", "attempt": 1, "step": 0}
     value = msgspec.json.encode({**record, "users": [], "norms": []})

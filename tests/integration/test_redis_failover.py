@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
@@ -17,7 +16,6 @@ from tests.chaos.trainers import (
     trainers_of_every_kind,
     wait_for_decisions,
 )
-from tests.integration.lossy import WORKER, Lossy
 from tests.integration.service import IMPATIENT_WORKER, Service
 from tests.servers.redis_failover import (
     Failover,
@@ -71,34 +69,3 @@ def test_a_failover_that_loses_the_last_decisions_under_load_loses_no_charge(
             service.close()
         with closing(Service(stack)) as audited:
             assert check_received(audited.audit(), lanes) > 3 * len(lanes)
-
-
-def test_a_failover_to_before_the_start_of_the_log_is_restored_from_a_snapshot(
-    servers: LocalStack, tmp_path: Path
-) -> None:
-    prefix = f"failover-{random.randrange(10**9)}."
-    command = (sys.executable, "-c", WORKER.format(flag=str(tmp_path / "die")))
-    with (
-        cluster_failover(tmp_path) as failover,
-        LocalStack(
-            kafka=servers.kafka,
-            redis=failover.url,
-            prefix=prefix,
-            partitions=2,
-            worker_command=command,
-            worker_environment={"TURNSTILE_SNAPSHOT_SECONDS": "0.3"},
-        ) as stack,
-        closing(Service(stack)) as service,
-    ):
-        lossy = Lossy(service, tmp_path / "die")
-        lossy.charge(2)
-
-        def trim() -> None:
-            lossy.charge(4)
-            lossy.wait_for_snapshots()
-            service.audit()  # the audit reads all of the log before it is trimmed
-            assert all(line["deleted"] for line in lossy.trim().lines)
-
-        failover.lose(meta_of(prefix, 0), trim)
-        lossy.charge(4)
-        service.audit()

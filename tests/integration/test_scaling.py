@@ -48,20 +48,3 @@ def test_partitions_move_to_new_workers_and_back_without_a_gap(
             load.join()
         assert steps == list(range(len(steps)))
         service.audit()
-
-
-def test_partitions_that_hold_no_records_move_without_ending_a_worker(
-    start_service: ServiceFactory,
-) -> None:
-    with start_service(workers=1, partitions=4) as service:
-
-        def owners() -> set[str]:
-            return set(read_owners(service.config, 4))
-
-        for count in (2, 3, 4):
-            service.stack.start_worker()
-            eventually(lambda count=count: len(owners()) == count)
-        for index, count in ((0, 3), (1, 2), (2, 1)):
-            service.stack.workers[index].stop()
-            eventually(lambda count=count: len(owners()) == count)
-        assert [worker.restarts for worker in service.stack.workers] == [0, 0, 0, 0]

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
 import pytest
-import redis
 from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,18 +16,14 @@ from streams.config import Config
 from streams.failures import Exit
 from streams.kafka import facts, kafka_clients
 from streams.kafka.topics import ensure_topics
-from streams.local import Child
 from streams.local.server_process import free_ports
 from streams.operations import status as operations
 from streams.operations.status import (
     WaitReason,
-    read_datasets,
-    read_overview,
     read_owners,
     topics_of,
 )
-from tests.integration.command import turnstile
-from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory, eventually
+from tests.integration.service import Service, ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 
 USERS = np.arange(50)
@@ -52,44 +43,17 @@ def charge(service: Service, steps: int) -> None:
         run.charge(USERS, NORMS, noise_stddev=1.0)
 
 
-Unsupervised = Callable[[Service], AbstractContextManager[Child]]
-
-
-@pytest.fixture
-def unsupervised_worker(forked: type[Child], tmp_path: Path) -> Unsupervised:
-    """Start a worker without a supervisor."""
-
-    @contextmanager
-    def start(service: Service) -> Iterator[Child]:
-        environment = {
-            **os.environ,
-            **service.environment,
-            "TURNSTILE_PARTITIONS": str(service.partitions),
-        }
-        log = tmp_path / "worker.log"
-        worker = forked("A worker", IMPATIENT_WORKER, log=log, environment=environment)
-        try:
-            yield worker
-        finally:
-            worker.kill()
-
-    return start
-
-
-def test_a_service_without_any_worker_yet_is_not_healthy(
-    start_service: ServiceFactory, unsupervised_worker: Unsupervised
-) -> None:
+def test_a_service_without_any_worker_yet_is_not_healthy(start_service: ServiceFactory) -> None:
     with start_service(workers=0, partitions=2) as service:
         ensure_topics(service.config)
         service.eventually_all(WaitReason.NO_STATE)
         assert service.command("status").code == Exit.UNAVAILABLE
-        with unsupervised_worker(service):
-            charge(service, 1)
-            assert not any(service.reasons())
-            shown = service.command("status", "--json")
-            assert (shown.code, shown.said) == (Exit.OK, "")
-            examined = service.command("doctor")
-            assert (examined.code, examined.said) == (Exit.OK, "")
+        service.stack.start_worker()
+        charge(service, 1)
+        assert not any(service.reasons())
+        for command in (("status", "--json"), ("doctor",)):
+            done = service.command(*command)
+            assert (done.code, done.said) == (Exit.OK, "")
 
 
 def test_facts_are_read_from_brokers_before_kafka_3_7(
@@ -141,58 +105,6 @@ def test_a_running_worker_that_applies_nothing_is_not_healthy(
         service.publish(0, b"waits")
         (partition,) = service.eventually_all(WaitReason.STALLED)
         assert partition.lag == 1
-
-
-def test_the_status_is_current_and_reads_no_state(start_service: ServiceFactory) -> None:
-    with start_service(workers=1, partitions=2) as service:
-        charge(service, 2)
-        service.settle()
-        with redis.Redis.from_url(service.redis) as client, client.monitor() as monitor:
-            others = {connected["addr"] for connected in client.client_list()}
-            datasets = read_datasets(service.config)
-            found = read_overview(service.config).partitions
-            client.echo("the end")
-            read: list[str] = []
-            while "the end" not in (seen := monitor.next_command())["command"]:
-                # The worker's heartbeats run as well: reads of its scripts are "lua".
-                who = f"{seen['client_address']}:{seen['client_port']}"
-                if who not in others and seen["client_type"] != "lua":
-                    read.append(seen["command"])
-        keys = {key for command in read for key in command.split() if service.prefix in key}
-        assert {key.rsplit(":", 1)[1] for key in keys} == {"meta", "alive", "suspended"}
-        assert datasets["d"].users == len(USERS)
-        assert datasets["d"].exhausted == len(USERS)
-        assert sum(partition.users or 0 for partition in found) == len(USERS)
-        kept = service.kept()
-        for partition in found:
-            assert partition.head == kept[partition.partition].meta.chain.head.hex()
-            assert (partition.lag, partition.problem) == (0, None)
-            assert partition.seen is not None
-
-
-def test_a_password_is_never_shown(start_service: ServiceFactory) -> None:
-    with start_service(workers=0, partitions=1) as service:
-        ensure_topics(service.config)
-        with redis.Redis.from_url(service.redis) as client:
-            client.execute_command("ACL", "SETUSER", "somebody", "on", ">another", "~*", "+@all")
-        with_password = service.redis.replace("redis://", "redis://somebody:hunter2@")
-        environment = {**os.environ, **service.environment, "TURNSTILE_REDIS": with_password}
-        for arguments in (["status"], ["dataset", "list"]):
-            done = turnstile(*arguments, environment=environment)
-            assert done.code not in (Exit.OK, 1)
-            assert "hunter2" not in done.out + done.said
-            assert "password" in done.said
-        done = subprocess.run(
-            [sys.executable, "-m", "streams.cli", "worker"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=HANGS_AFTER,
-            check=False,
-        )
-        assert done.returncode not in (Exit.OK, 1)
-        assert "hunter2" not in done.stdout + done.stderr
-        assert "password" in done.stderr
 
 
 def test_a_worker_reports_over_http_that_it_decides_and_how_much(

@@ -235,17 +235,3 @@ def test_state_of_another_layout_is_rejected_and_rebuilt_as_advised(service: Ser
     service.audit()
     spent = service.state("d")
     assert all(units == spent[0][0] for units, *_ in spent.values())
-
-
-def test_no_remedy_deletes_state_of_another_layout_if_the_log_was_trimmed(
-    service: Service,
-) -> None:
-    charge(service, 4)
-    kept = service.settle()
-    service.stack.workers[0].stop()
-    set_layout(service, 1)
-    for partition in range(2):
-        delete_records(service, partition, kept[partition].next)
-    service.stack.start_worker()
-    found = service.eventually_all(SuspensionReason.OTHER_LAYOUT)
-    assert not any("redis-cli" in partition.remedy for partition in found)

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import venv
 import zipfile
 from collections.abc import Sequence
@@ -52,18 +51,6 @@ def wheel(folder: Path) -> Path:
     run([sys.executable, "-c", build, "build_wheel", folder], unpacked)
     (built,) = folder.glob("*.whl")
     return built
-
-
-@pytest.fixture(scope="module")
-def python(wheel: Path, folder: Path) -> Path:
-    """Create an environment with the wheel; its dependencies come from this environment."""
-    venv.create(folder / "venv", with_pip=False)
-    found = folder / "venv" / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", found, "install", "--no-deps", wheel]
-    run(pip, folder)
-    (site,) = (folder / "venv").glob("lib/python*/site-packages")
-    (site / "elsewhere.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -164,38 +151,3 @@ def test_the_wheel_contains_all_files_that_are_not_python(wheel: Path) -> None:
     }
     assert scripts <= names
     assert not any(name.startswith(("bench", "tests")) for name in names)
-
-
-def test_the_wheel_has_its_metadata(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
-        metadata = Parser().parsestr(archive.read(name).decode())
-    assert metadata["License-Expression"] == "Apache-2.0"
-    assert metadata["Requires-Python"] == ">=3.11"
-    assert "Programming Language :: Python :: 3.11" in metadata.get_all("Classifier")
-    assert metadata.get_payload().startswith("# dp-turnstile")
-
-
-def test_the_command_runs_with_only_the_wheel_installed(python: Path, folder: Path) -> None:
-    assert run([python.with_name("turnstile"), "--version"], folder).startswith("turnstile ")
-    script = """
-import accounting, streams
-from importlib.resources import files
-from streams.store.redis_store import RedisStore
-assert accounting.__file__.startswith({0!r}) and streams.__file__.startswith({0!r})
-assert "asyncapi: 3.0.0" in files("streams").joinpath("asyncapi.yaml").read_text()
-RedisStore("redis://localhost", "")
-print(accounting.zcdp_budget(1.0, 1e-5) > 0)
-""".format(str(folder))
-    assert run([python, "-c", script], folder) == "True\n"
-
-
-def test_a_missing_extra_can_be_installed_as_the_message_says(python: Path, folder: Path) -> None:
-    imported = "from streams.local.launch_errors import how_to_install"
-    script = f"{imported}; print(how_to_install('local'))"
-    assert run([python, "-c", script], folder).startswith("`pip install 'FILE.whl[local]'`")
-    # The wheel declares the extra (its packages are not downloaded here).
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
-        assert "Provides-Extra: local" in archive.read(name).decode()

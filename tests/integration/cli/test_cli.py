@@ -134,21 +134,6 @@ def test_rejects_can_be_read(up):
     assert turnstile("rejects", "absent", "--json", environment=up)[:2] == (0, [])
 
 
-def test_unknown_dataset_has_exit_code_1(up):
-    assert turnstile("dataset", "create", "quiet", "--budget", "1", environment=up)[0] == 0
-    for command_line in (
-        *("halts", "odometer", "runs", "runs --json", "report", "explain --user 1"),
-        *("dataset show", "dataset close"),
-    ):
-        words = command_line.split()
-        assert turnstile(*words, "quite", environment=up)[0] == 1, command_line
-        if words[-1] not in ("close", "--json", "report"):
-            code = turnstile(*words, "quiet", environment=up)[0]
-            assert code == 0, command_line
-    assert turnstile("halts", "quiet", environment=up)[0] == 0
-    assert turnstile("rejects", "quiet", environment=up)[0] == 0
-
-
 def test_demo_prints_json_lines(up, tmp_path):
     """Start a service with running workers."""
     out = tmp_path / "out"

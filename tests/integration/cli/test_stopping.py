@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from streams.failures import Exit
 from tests.integration.service import eventually
 from tests.waiting import HANGS_AFTER
 
@@ -63,11 +62,6 @@ def says(process: subprocess.Popen[str], words: str) -> None:
     pytest.fail(f"it never said {words!r}")
 
 
-def is_ready(process: subprocess.Popen[str], folder: Path) -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline()
-
-
 MOMENTS: dict[str, Callable[[subprocess.Popen[str], Path], None]] = {
     "as its folder appears": lambda _, folder: eventually(lambda: any(folder.iterdir())),
     "as Redis starts": lambda process, _: says(process, "Starting Redis"),
@@ -100,22 +94,6 @@ def test_second_signal_leaves_nothing_behind(tmp_path: Path) -> None:
         nothing_is_left(tmp_path)
 
 
-def test_closed_terminal_does_not_change_the_exit_code() -> None:
-    terminal, its_end = pty.openpty()
-    command = [
-        sys.executable,
-        "-c",
-        "input(); from streams.cli import main; exit(main(['no-such']))",
-    ]
-    with subprocess.Popen(
-        command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=its_end
-    ) as process:
-        os.close(its_end)
-        os.close(terminal)
-        process.communicate(b"\n", timeout=HANGS_AFTER)
-        assert process.returncode == Exit.USAGE
-
-
 def test_closed_terminal_leaves_nothing_behind(tmp_path: Path) -> None:
     """A closed terminal also closes the output, and further signals arrive."""
     terminal, its_end = pty.openpty()
@@ -127,17 +105,6 @@ def test_closed_terminal_leaves_nothing_behind(tmp_path: Path) -> None:
         os.close(terminal)
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
             process.send_signal(number)
-        assert process.wait(HANGS_AFTER) == 0
-        nothing_is_left(tmp_path)
-
-
-def test_nohup_survives_hangup_and_leaves_nothing_behind(
-    tmp_path: Path,
-) -> None:
-    with started(tmp_path, ["nohup", *UP]) as process:
-        is_ready(process, tmp_path)
-        process.send_signal(signal.SIGHUP)
-        process.send_signal(signal.SIGTERM)
         assert process.wait(HANGS_AFTER) == 0
         nothing_is_left(tmp_path)
 

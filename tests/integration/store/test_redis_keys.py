@@ -71,20 +71,6 @@ def test_a_head_that_is_not_text_is_reported_as_damage(client, prefix, name):
     assert acquire(client, prefix).before["digest"] == r"\xff\xfe"
 
 
-@pytest.mark.parametrize("name", ["owner", "version"])
-def test_owner_or_version_that_is_no_text_can_be_discarded(client, prefix, name):
-    acquire(client, prefix)
-    client.hset(key_of(prefix, P, "meta"), mapping={name: NO_TEXT, "changes": "7"})
-
-    async def discarded() -> Acquired:
-        async with RedisStore(url_of(client), prefix) as store:
-            return await store.acquire(P, "c", TOPIC, 4, (await store.glance(P)).meta)
-
-    assert acquire(client, prefix).verdict is Verdict.DAMAGED
-    assert asyncio.run(discarded()) == Acquired(Verdict.OK, {})
-    assert acquire(client, prefix).before["owner"] == "c"
-
-
 @pytest.mark.parametrize("name", ["pages", "outbox"])
 def test_an_entry_with_a_name_that_is_not_text_is_reported_as_damage(client, prefix, name):
     acquire(client, prefix)
@@ -92,9 +78,3 @@ def test_an_entry_with_a_name_that_is_not_text_is_reported_as_damage(client, pre
     client.hset(key_of(prefix, P, "meta"), name, 1)
     with pytest.raises(Damaged):
         load(client, prefix)
-
-
-def test_all_keys_of_a_partition_share_the_hash_tag_of_its_log(client):
-    """A Redis Cluster keeps these keys together, so that one script can write them."""
-    acquire(client, "turnstile.")
-    assert client.keys("turnstile.*") == [b"turnstile.{norms-3}:meta"]

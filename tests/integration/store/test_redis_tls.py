@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 import pytest
-import redis
 
 from streams.config import Config
 from streams.local import RedisServer
@@ -22,7 +20,6 @@ from tests.conformance.store.bench import Owner, commit
 from tests.integration.tls import Encrypting
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_failover import SERVICE, Sentinel
-from tests.waiting import eventually
 
 PARTITIONS = range(6)
 ELSEWHERE = "127.0.0.2"  # a name that no certificate has
@@ -119,19 +116,6 @@ def test_redis_is_reached_encrypted_or_not_at_all(
             assert why_not(other, ca, certificate) is reason
 
 
-def test_a_configured_authority_replaces_those_of_the_system(
-    server: RedisServer,
-    ours: Certificates,
-    others: Certificates,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(others.ca))  # now the system trusts it
-    with Encrypting(others.server(), server.port) as front:
-        url = f"rediss://127.0.0.1:{front.port}/0"
-        use(url, "")
-        assert why_not(url, ours.ca) is StoreFailure.CERTIFICATE
-
-
 @pytest.fixture(scope="module")
 def cluster(
     tmp_path_factory: pytest.TempPathFactory, ours: Certificates
@@ -169,18 +153,6 @@ def test_all_cluster_nodes_are_reached_encrypted_or_nothing_is_written(
             assert why_not(other, ca, certificate) is reason
 
 
-def test_a_cluster_node_with_another_authority_is_not_written(
-    cluster: tuple[RedisCluster, list[Encrypting]], ours: Certificates, others: Certificates
-) -> None:
-    nodes, (_, second, third) = cluster
-    with Encrypting(others.server(), nodes.nodes[0].port) as forged:
-        with redis.Redis(port=nodes.nodes[0].port) as client:
-            client.config_set("cluster-announce-port", forged.port)
-        eventually(lambda: forged.port in _known_to(nodes.nodes[1]))
-        url = f"rediss+cluster://127.0.0.1:{second.port},127.0.0.1:{third.port}"
-        assert why_not(url, ours.ca, ours.client) is StoreFailure.CERTIFICATE
-
-
 def test_sentinel_and_master_are_each_reached_encrypted_or_not_at_all(
     tmp_path: Path, server: RedisServer, ours: Certificates, others: Certificates
 ) -> None:
@@ -205,9 +177,3 @@ def test_sentinel_and_master_are_each_reached_encrypted_or_not_at_all(
                 of_elsewhere,
             ):
                 assert why_not(refused, ours.ca) is StoreFailure.CERTIFICATE
-
-
-def _known_to(node: RedisServer) -> set[int]:
-    with redis.Redis(port=node.port) as client:
-        slots: Any = client.execute_command("CLUSTER SLOTS")
-    return {port for _, _, (_, port, *_), *_ in slots}

@@ -1,7 +1,4 @@
-"""Every case of the table of bad input is refused for its reason, charges nobody and stops nothing.
-
-The table goes through a broker, a worker and Redis in ``tests/integration/test_bad_input.py``.
-"""
+"""Each case of the table of bad input is rejected for its reason, and charges no user."""
 
 import msgspec
 import numpy as np
