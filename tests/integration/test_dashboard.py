@@ -8,18 +8,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import redis
 
 from streams.failures import Exit
 from streams.local.server_process import free_ports
-from streams.operations.status import WaitReason
-from streams.store.store_port import SuspensionReason
 from tests.browser import SCREENS, Screen, chromium, needs_chromium, static
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
@@ -98,15 +95,6 @@ def page(watched: Service) -> Iterator[Page]:
             assert process.wait(HANGS_AFTER) == Exit.OK
 
 
-@contextmanager
-def paused(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def test_users_are_shown_only_after_a_login(watched: Service, page: Page) -> None:
     everybody = page.seen()
     assert [one["state"] for one in everybody["service"]["partitions"]] == ["deciding"] * 2
@@ -134,16 +122,6 @@ def test_the_dashboard_shows_runs_users_and_rejects(page: Page) -> None:
 def complete(people: dict[str, Any]) -> dict[str, Any] | None:
     """Return the figures about users, once the dashboard has read all records."""
     return people if people["runs"] and people["refused"] else None
-
-
-def test_the_dashboard_shows_that_redis_is_lost_and_that_it_is_back(
-    watched: Service, page: Page
-) -> None:
-    with paused(watched.stack.redis_server.pid):
-        (alarm,) = eventually(lambda: page.alarms(side="Redis"))
-        assert alarm["level"] == "wrong"
-        assert page.seen()["service"]["partitions"]  # unchanged
-    eventually(lambda: not page.seen()["service"]["alarms"])
 
 
 @needs_chromium
@@ -262,21 +240,3 @@ def look(screen: Screen, url: str) -> None:
     shown.click("#leave")
     shown.wait_for_selector("#login", state="visible")
     assert not any(user in shown.content() for user in USERS)
-
-
-@pytest.mark.fault
-def test_a_killed_worker_and_a_suspended_partition_are_red_with_their_remedy(
-    watched: Service, page: Page
-) -> None:
-    for worker in watched.stack.workers:
-        worker.terminate()
-        worker.kill()
-    eventually(lambda: len(page.alarms(reason=WaitReason.OWNER_SILENT)) == 2)
-    with redis.Redis.from_url(watched.redis) as client:
-        client.hset(
-            watched.key(1, "suspended"),
-            mapping={"reason": "hole", "problem": "a record is missing", "remedy": "Restore it"},
-        )
-    (alarm,) = eventually(lambda: page.alarms(reason=SuspensionReason.HOLE))
-    assert (alarm["level"], alarm["do"]) == ("wrong", "Restore it")
-    assert page.seen()["service"]["partitions"][1]["state"] == "suspended"

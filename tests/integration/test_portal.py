@@ -238,16 +238,3 @@ def test_a_card_shows_its_state_and_its_bar_shows_the_epsilon() -> None:
     (hopeful,), (final,) = reasons[False], reasons[True]
     assert hopeful.startswith(final)  # the text adds that a cheaper step may be admitted
     assert hopeful != final
-
-
-def test_a_new_charge_is_shown_at_once(charged: Service, portal: Portal) -> None:
-    (before,) = portal.own(USERS[2], "shop")["datasets"]
-    assert (before["points"], before["spent"]["share"]) == ([], pytest.approx(1 / 8))
-    run = charged.client.run("shop", "later", take_over=True)
-    run.charge(list(USERS[2:3]), [0.3], noise_stddev=4.0)
-
-    def rose() -> bool:
-        (shop,) = portal.own(USERS[2], "shop")["datasets"]
-        return bool(shop["spent"]["epsilon"] > before["spent"]["epsilon"])
-
-    eventually(rose)

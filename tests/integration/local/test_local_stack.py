@@ -160,46 +160,6 @@ def test_when_the_last_part_fails_all_others_are_stopped(stack: LocalStack) -> N
     assert logs[0].exists()  # the message points to it
 
 
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
-def test_an_interruption_leaves_no_process_and_no_folder(
-    stack: LocalStack, interruption: type[BaseException], tmp_path: Path
-) -> None:
-    def interrupt(_: str) -> None:
-        raise interruption
-
-    guest = LocalStack(kafka=stack.kafka, worker_command=WORKER, progress=interrupt)
-    with pytest.raises(interruption):
-        guest.start()
-    with (
-        pytest.raises(interruption),
-        LocalStack(kafka=stack.kafka, worker_command=WORKER),
-    ):
-        raise interruption
-    assert not list(tmp_path.glob("dp-turnstile-*"))
-
-
-def test_a_signal_during_the_stop_kills_all_processes(stack: LocalStack, tmp_path: Path) -> None:
-    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-    command = [sys.executable, "-c", f"{stubborn} print('up', flush=True); time.sleep(600)"]
-    guest = LocalStack(kafka=stack.kafka, redis=stack.redis, worker_command=command)
-    guest.start()
-    worker, log = guest.workers[0], guest.directory / "logs" / "worker-0.log"
-    eventually(lambda: log.read_text() == "up\n")
-    # It ignores SIGTERM: without the signal, stopping would take the whole grace period.
-    asked = worker.terminate
-
-    def ask_and_interrupt() -> None:
-        worker.terminate = asked
-        asked()
-        signal.raise_signal(signal.SIGINT)
-
-    worker.terminate = ask_and_interrupt
-    with pytest.raises(KeyboardInterrupt):
-        guest.stop()
-    assert not worker.running
-    assert not list(tmp_path.glob("dp-turnstile-*"))
-
-
 def test_a_dead_server_is_reported(stack: LocalStack) -> None:
     with LocalStack(workers=0, kafka=stack.kafka) as guest:
         guest.check()

@@ -12,7 +12,6 @@ import pytest
 
 from accounting import Gaussian, Laplace, PoissonGaussian, PureDP, banded_steps
 from streams import Turnstile, UncoveredStep
-from streams.queries import QueryAnswerer
 
 USERS = [1, 2, 3, "four"]
 SAMPLED = PoissonGaussian(1.0, 0.01)
@@ -74,26 +73,6 @@ def test_sampled_roster_step_needs_a_measure_that_covers_it(policy):
         step = roster.charge(noise_stddev=1.0)  # the levels are still the highest ones
         assert step.admitted.all()
         assert step.exhausted.all()
-
-
-@pytest.mark.parametrize("kind", [Laplace, PureDP])
-def test_gdp_charges_pure_steps_by_a_cost_table(kind):
-    turnstile, run = opened({"measure": "gdp", "budget": 2.0})
-    with turnstile:
-        step = kind(1.0) if kind is Laplace else kind()
-        assert run.enrol(USERS, clip_norm=1.0).charge(mechanism=step).admitted.all()
-
-
-def test_pure_budget_names_the_measures_of_gaussian_steps():
-    turnstile, run = opened({"measure": "pure-dp", "budget": 1.0})
-    with turnstile:
-        with pytest.raises(UncoveredStep) as refused:
-            run.charge(USERS, np.ones(4), noise_stddev=1.0)
-        assert refused.value.measure == "pure-dp"
-        assert set(refused.value.covered_by) == COVERED_BY[Gaussian(1.0)]
-        with pytest.raises(UncoveredStep):
-            QueryAnswerer(run, noise_stddev=1.0).answer(USERS, np.ones(4))
-        assert run.charge(USERS, np.ones(4), mechanism=PureDP()).exhausted.all()
 
 
 def test_the_measure_of_the_parent_counts_as_well():
