@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
@@ -14,14 +14,13 @@ from streams.local.kafka_runtime import Progress, find_java, kafka_classpath
 from streams.local.launch_errors import LocalFailure, LocalStackError
 from streams.local.server_process import LOOPBACK, Server
 
-JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Default options of the virtual machine.
+_JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options of the virtual machine.
 
 Measured on 2 cores: with the first compiler only, the broker starts in 2.1 s instead of 3.0 s and
 uses 50 % to 100 % of the CPU time. Throughput with records of 400 bytes, 48 KiB and 12 MiB is the
 same within the noise, because Python clients are the bottleneck. With records of 12 MiB the serial
-collector needs 0.5 GB, G1 0.7 GB. A benchmark with faster clients should compare
-``jvm_options=()``.
+collector needs 0.5 GB, G1 0.7 GB.
 """
 
 _SETTINGS: Mapping[str, str] = {
@@ -78,7 +77,6 @@ class KafkaBroker(Server):
         directory: Path | str,
         *,
         heap: str = "512m",
-        jvm_options: Sequence[str] = JVM_OPTIONS,
         cluster: str | None = None,
         progress: Progress | None = None,
         **options: Any,
@@ -88,14 +86,12 @@ class KafkaBroker(Server):
         Args:
             directory: as in ``Server``.
             heap: maximum heap, as in ``-Xmx``.
-            jvm_options: further options of the virtual machine.
             cluster: the cluster id for a new directory; a random one by default.
             progress: called with a line of text while the jars are downloaded.
             options: of ``Server``.
         """
         super().__init__(directory, **options)
         self._heap = heap
-        self._jvm_options = tuple(jvm_options)
         self._cluster = cluster
         self._progress = progress
 
@@ -147,7 +143,7 @@ class KafkaBroker(Server):
         command = [
             str(find_java()),
             f"-Xmx{heap}",
-            *self._jvm_options,
+            *_JVM_OPTIONS,
             "-XX:-UsePerfData",  # no files in the system's temporary directory
             "-XX:+ExitOnOutOfMemoryError",
             # By default each thread keeps a native copy of the largest record that it sent.

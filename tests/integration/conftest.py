@@ -24,7 +24,7 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def patient(quick_brokers: None) -> Iterator[None]:
+def patient() -> Iterator[None]:
     """Raise the timeout of clients in tests, programs and commands, for busy machines."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TURNSTILE_TIMEOUT", str(HANGS_AFTER))

@@ -57,9 +57,8 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(scripts: Path) -> dict[str, str]:
-    """Return the environment with the scripts, without options that Java reports on stderr."""
-    environ = {name: value for name, value in os.environ.items() if name != "JAVA_TOOL_OPTIONS"}
-    return {**environ, "PATH": f"{scripts}:{environ['PATH']}"}
+    """Return the environment with the scripts."""
+    return {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}"}
 
 
 def fill(text: str, service: Service) -> str:
