@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from accounting import InvalidInput
 from streams import BudgetHeld, InvalidRequest, PolicyChanged, RequestRejected, Turnstile
 from streams.records import Reason
 
@@ -61,36 +60,6 @@ def test_a_fenced_run_goes_on_only_when_it_is_opened_again(turnstile: Turnstile,
     assert rejected.value.holder is None
     resumed = turnstile.run(name, "first")
     assert resumed.charge(USERS, NORMS, noise_stddev=4.0).admitted.all()
-
-
-def test_a_run_that_holds_the_budget_resumes(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
-    turnstile.run(name, "first").charge(USERS, NORMS, noise_stddev=4.0)
-    resumed = turnstile.run(name, "first")
-    assert resumed.step == 1
-    assert resumed.charge(USERS, NORMS, noise_stddev=4.0).admitted.all()
-
-
-def test_datasets_within_one_budget_are_charged_by_one_run(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
-    for inner in ("ads", "search"):
-        turnstile.create_dataset(f"{name}-{inner}", measure="zcdp", budget=1.0, parents=name)
-    ads = turnstile.run(f"{name}-ads", "r")
-    with pytest.raises(BudgetHeld) as rejected:
-        turnstile.run(f"{name}-search", "r")
-    assert rejected.value.holder == (f"{name}-ads", "r")
-    with pytest.raises(BudgetHeld):
-        turnstile.run(name, "r")
-    ads.close()
-    turnstile.run(f"{name}-search", "r").charge(USERS, NORMS, noise_stddev=4.0)
-
-
-def test_closing_a_dataset_frees_the_budget_around_it(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
-    turnstile.create_dataset(f"{name}-ads", measure="zcdp", budget=1.0, parents=name)
-    turnstile.run(f"{name}-ads", "r")
-    turnstile.close_dataset(f"{name}-ads")
-    turnstile.run(name, "r").charge(USERS, NORMS, noise_stddev=4.0)
 
 
 def test_runs_side_by_side_need_a_policy_that_says_so(turnstile: Turnstile, name: str) -> None:
@@ -187,19 +156,3 @@ def test_budgets_at_an_order_of_each_users_own_have_no_shares(
     whole = turnstile.create_dataset(name, measure="renyi", epsilon=1.0, delta=1e-5)
     with pytest.raises(InvalidRequest):
         turnstile.create_dataset(f"{name}-part", share_of=whole, share=0.5)
-
-
-def test_only_the_budget_has_an_epsilon_with_sampled_levels(
-    turnstile: Turnstile, name: str
-) -> None:
-    default = turnstile.create_dataset(name, measure="renyi", epsilon=1.0, delta=1e-5)
-    assert default.has_sampled_levels
-    with pytest.raises(InvalidInput):
-        default.first_epsilon(1e-5)
-    stated = turnstile.create_dataset(
-        f"{name}-stated", measure="renyi", epsilon=1.0, delta=1e-5, sampled_levels=False
-    )
-    assert 0 < stated.first_epsilon(1e-5) < stated.epsilon(1e-5)
-    roster = turnstile.run(f"{name}-stated", "r").enrol(USERS, clip_norm=1.0)
-    with pytest.raises(InvalidRequest):
-        roster.observe([0], [0.5])

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from accounting import (
-    Gaussian,
-    PureDP,
-)
 from streams import (
     BudgetHeld,
-    DatasetInUse,
     PolicyChanged,
     RequestRejected,
     Turnstile,
 )
-from streams.records import Reason
 
 
 def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, name: str) -> None:
@@ -78,20 +70,6 @@ def test_a_step_needs_the_budgets_of_all_parents(turnstile: Turnstile, name: str
     assert after.erased.tolist() == [True, False]
 
 
-def test_parent_must_exist_and_is_withdrawn_last(turnstile: Turnstile, name: str) -> None:
-    with pytest.raises(RequestRejected) as rejected:
-        turnstile.create_dataset(name, measure="zcdp", budget=1.0, parents=f"{name}-outer")
-    assert rejected.value.reason is Reason.UNKNOWN_DATASET
-    turnstile.create_dataset(f"{name}-outer", measure="zcdp", budget=1.0)
-    turnstile.create_dataset(name, measure="zcdp", budget=1.0, parents=f"{name}-outer")
-    with pytest.raises(PolicyChanged):
-        turnstile.create_dataset(name, measure="zcdp", budget=1.0)
-    with pytest.raises(DatasetInUse):
-        turnstile.withdraw_dataset(f"{name}-outer")
-    turnstile.withdraw_dataset(name)
-    turnstile.withdraw_dataset(f"{name}-outer")
-
-
 def test_norm_is_clipped_to_what_all_budgets_pay_for(turnstile: Turnstile, name: str) -> None:
     person, ads, news = (f"{name}-{kind}" for kind in ("person", "ads", "news"))
     turnstile.create_dataset(person, measure="zcdp", budget=0.125)
@@ -131,16 +109,3 @@ def test_norm_is_clipped_to_what_all_budgets_pay_for(turnstile: Turnstile, name:
         turnstile.create_dataset(
             f"{name}-new", measure="zcdp", budget=1.0, parents=f"{name}-pure", on_exhaustion="clip"
         )
-
-
-@pytest.mark.parametrize("measure", ["pure-dp", "zcdp", "gdp"])
-def test_a_step_is_given_up_under_every_measure(
-    turnstile: Turnstile, name: str, measure: Any
-) -> None:
-    turnstile.create_dataset(name, measure=measure, budget=1.0)
-    mechanism: Any = PureDP() if measure == "pure-dp" else Gaussian(4.0)
-    turnstile.run(name, "r").charge([1, 2], [0.1, 0.1], mechanism=mechanism)
-    run = turnstile.run(name, "r", released=-1)
-    assert run.interrupted
-    run.abandon()
-    assert run.step == 1

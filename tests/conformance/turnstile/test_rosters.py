@@ -5,10 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from accounting import (
-    PoissonGaussian,
-    renyi_cost,
-)
 from streams import (
     Fenced,
     InvalidRequest,
@@ -45,15 +41,6 @@ def test_a_roster_is_enrolled_once_and_charged_by_level(turnstile: Turnstile, na
         .charge(noise_stddev=2.0)
         .admitted.any()
     )
-
-
-def test_a_sampled_step_costs_what_renyi_says(turnstile: Turnstile, name: str) -> None:
-    orders, rate, noise = [4.0, 16.0], 0.01, 1.0
-    cost = renyi_cost(PoissonGaussian(noise, rate), [1.0], orders)[0]
-    turnstile.create_dataset(name, measure="renyi", orders=orders, budget=(2.5 * cost).tolist())
-    roster = turnstile.run(name, "r").enrol(["ann", "bob"], clip_norm=1.0)
-    admitted = [roster.charge(noise_stddev=noise, sampling_rate=rate).admitted for _ in range(3)]
-    assert [step.tolist() for step in admitted] == [[True] * 2, [True] * 2, [False] * 2]
 
 
 def test_a_roster_goes_on_after_a_restart_and_grows_at_its_end(

@@ -67,17 +67,6 @@ def test_an_attempt_holds_until_the_next_one_is_opened(turnstile: Turnstile, nam
         second.check_attempt()
 
 
-def test_repr_names_the_run_and_its_step(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
-    charge(turnstile.run(name, "r"))
-    run = turnstile.run(name, "r", released=-1)
-    said = f"<Run 'r' of dataset '{name}': attempt 2, step 0, interrupted>"
-    assert str(getattr(run, "blocking", run)) == said
-    charge(run)
-    run.close()
-    assert repr(getattr(run, "blocking", run)) == said.replace("0, interrupted", "1, closed")
-
-
 def test_a_step_that_is_handed_back_can_be_given_up(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     charge(turnstile.run(name, "r"))
