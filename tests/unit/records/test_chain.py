@@ -2,9 +2,7 @@
 
 import pytest
 
-from streams.ledger.ledger import Ledger
 from streams.records.digests import NO_TOPIC, genesis
-from tests.audit.auditor import Auditor
 
 TOPIC = bytes(range(16))
 RECORDS = [(0, b"one"), (1, None), (2, b""), (5, b"after two control records")]
@@ -58,13 +56,3 @@ def test_chain_recognises_its_last_record():
 @pytest.mark.parametrize("value", [None, b"", b"one"])
 def test_empty_chain_ends_with_no_record(value):
     assert not genesis(TOPIC, 0, 1).ends_with(value)
-
-
-def test_ledger_and_auditor_compute_the_same_chain():
-    ledger, auditor = Ledger(1, 4, TOPIC), Auditor(4, TOPIC)
-    assert ledger.chain == genesis(TOPIC, 1, 4)
-    for offset, value in RECORDS:
-        ledger.apply(offset, value)
-        auditor.apply(1, offset, value, {})
-        assert tuple(ledger.chain) == auditor.chains[1]
-    assert ledger.chain == chain_over(RECORDS)

@@ -59,12 +59,6 @@ def test_partitions_of_lists_agree_with_the_java_client(users: list[User], parti
     assert partitions_of(users, partitions).tolist() == golden(partitions, users)
 
 
-def test_one_user_alone_lives_where_it_lives_among_others() -> None:
-    # Keys of different lengths share one padded array; the padding must not count.
-    for user in IDS:
-        assert partitions_of([user], 100_000).tolist() == golden(100_000, [user])
-
-
 def test_arrays_of_any_layout_are_understood() -> None:
     users = np.array(INTEGERS, dtype=np.int64)
     expected = golden(64, list(INTEGERS))

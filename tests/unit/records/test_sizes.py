@@ -79,13 +79,6 @@ def test_rejection_does_not_repeat_a_long_value(encoded: Any, record: dict[str, 
     assert outputs_fit(encoded(record))
 
 
-def test_the_largest_packed_step_fits_when_all_are_halted() -> None:
-    users = 2**19 - 64
-    packed = {"users": b"".join(i.to_bytes(8, "little") for i in range(users))}
-    norms = {"norms": b"\0\0\0\0\0\0\xf0\x3f" * users}
-    assert outputs_fit(msgspec.msgpack.encode(CHARGE | packed | norms))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("users", "on_exhaustion"), [(MAX_CHARGE_USERS, "clip"), (1_390_000, "halt")]

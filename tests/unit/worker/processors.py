@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 from streams.kafka.results import Missing
 from streams.ledger.ledger import Channel, Ledger
-from streams.ledger.state import State
 from streams.records.digests import NO_TOPIC
 from streams.store.layout import fields_of_nothing, with_digest
 from streams.store.misfit import Suspensions
@@ -231,10 +230,3 @@ def bench(
         world, ledger or Ledger(0, 1), stored, writer, Suspensions("t.", 0, bytes(16), 1, 0, 0)
     )
     return Bench(processor, store, broker, gate, ends, committed)
-
-
-def ledger_with(state: type[State]) -> Ledger:
-    """Return an empty ledger whose state has the methods of a test's own class."""
-    ledger = Ledger(0, 1)
-    ledger.state.__class__ = state
-    return ledger

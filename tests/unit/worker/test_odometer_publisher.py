@@ -106,17 +106,6 @@ async def test_too_many_that_wait_hold_up_the_next(monkeypatch):
     await owner.stop()
 
 
-async def test_of_the_last_charge_on_the_topic_all_is_sent_again():
-    """It may have raised many odometers, in several transactions."""
-    broker = MemoryBroker(1)
-    await Owner(broker).charge(3, 5)
-    owner = Owner(broker)
-    outputs = [odometer(3, user=7), odometer(5, user=7), odometer(5, user=8)]
-    await (await owner.odometers.publish(3, HERE, outputs))
-    assert offsets(broker) == [3, 5, 5, 5]
-    await owner.stop()
-
-
 @pytest.mark.parametrize("log", [Origin(b"another 16 bytes", 4), Origin(HERE.topic, 5)])
 async def test_what_another_log_led_to_keeps_nothing_back(log):
     broker = MemoryBroker(1)

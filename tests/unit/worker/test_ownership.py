@@ -95,22 +95,6 @@ async def decided(cluster=None):
     return cluster
 
 
-async def test_an_owner_that_was_fenced_ends_and_decides_nothing():
-    cluster = Cluster()
-    older, newer = Worker(cluster, "older"), Worker(cluster, "newer")
-    await older.acquire()
-    await newer.acquire()
-    await older.deliver(0)
-    async with asyncio.timeout(20):
-        while older.ends.first is None:
-            await asyncio.sleep(0)
-    assert older.ends.first.reason is Ending.FENCED
-    assert cluster.rejected(0) == {}
-    await newer.decide()
-    assert cluster.rejected(0) == dict.fromkeys(range(4), 1)
-    await newer.leave()
-
-
 async def test_a_partition_that_kafka_does_not_show_ends_the_worker():
     worker = Worker(Cluster(), "any")
     with pytest.raises(Ended) as ended:
@@ -251,20 +235,6 @@ async def test_a_flipped_number_of_partitions_is_not_believed():
     await after.leave()
 
 
-async def test_log_trimmed_during_acquisition_is_the_same_log():
-    cluster = await decided()
-    after = Worker(cluster, "after")
-    after.gate.hold(Effect.READ)  # of the last record: by then is known where the log begins
-    acquiring = asyncio.create_task(after.acquire())
-    while not after.gate.waiting[Effect.READ]:
-        await asyncio.sleep(0)
-    cluster.broker.norms(0).delete_before(4)
-    after.gate.waiting.pop(Effect.READ)[0].set_result(None)
-    assert await acquiring == {0: 4, 1: 4}
-    assert cluster.store.suspension is None
-    await after.leave()
-
-
 async def test_decisions_until_the_fence_are_within_the_log():
     cluster = Cluster()
     older, newer = Worker(cluster, "older"), Worker(cluster, "newer")
@@ -279,23 +249,6 @@ async def test_decisions_until_the_fence_are_within_the_log():
     assert await acquiring == {0: 5, 1: 4}
     assert cluster.store.suspension is None
     await newer.leave()
-
-
-@pytest.mark.parametrize("change", [create_the_topic_again, add_partitions, let_records_be_deleted])
-async def test_topics_that_change_while_a_partition_is_owned_suspend_it(change, monkeypatch):
-    monkeypatch.setattr("streams.worker.ownership._WATCH_EVERY", 0.0)
-    cluster = Cluster()
-    worker = Worker(cluster, "only")
-    await worker.acquire()
-    await worker.decide()
-    watching = asyncio.create_task(worker.partitions.keep_watch())
-    change(cluster)
-    async with asyncio.timeout(20):
-        while worker.partitions.decides(0) or worker.partitions.decides(1):
-            await asyncio.sleep(0)
-    watching.cancel()
-    assert cluster.store.contents(1).suspended["reason"] == SUSPENSIONS[change]
-    await worker.leave()
 
 
 @pytest.mark.usefixtures("virtual_time")

@@ -15,7 +15,7 @@ from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Ending
 from streams.worker.processor import ProcessorState
 from tests.doubles.memory_broker import Effect
-from tests.unit.worker.processors import Ended, Record, bench, ledger_with
+from tests.unit.worker.processors import Ended, Record, bench
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -142,17 +142,6 @@ async def test_records_behind_a_log_that_was_rewritten_are_not_applied(lost_from
     assert made.processor.next == 3
 
 
-async def test_records_behind_deleted_ones_are_applied():
-    made = bench(missing=Missing.RECORDS, offsets=0)
-    made.processor.start()
-    log = await applied_under_leader_epoch_4(made)
-    log.leader_epoch = 6
-    log.delete_before(3)
-    await made.arrive(append(log, b"3"))
-    await made.until(lambda: made.processor.next == 4)
-    assert made.store.suspension is None
-
-
 async def test_record_with_another_leader_epoch_ends_the_worker():
     made = bench(missing=Missing.RECORDS, offsets=0)
     made.processor.start()
@@ -198,13 +187,6 @@ async def test_tail_is_passed_only_if_it_holds_nothing_to_apply(missing):
     assert [(c.first, c.next) for c in made.store.commits] == ([(5, 8)] if passed else [])
     await made.processor.pass_tail(5)
     assert made.gate.passed.count(Effect.READ) == 1
-
-
-async def test_records_that_wait_are_no_end_to_be_passed():
-    made = bench(missing=Missing.NOTHING_TO_APPLY)
-    await made.arrive(Record(0))
-    await made.processor.pass_tail(1)
-    assert made.gate.passed == []
 
 
 OUTPUTS = [
@@ -261,20 +243,3 @@ async def test_partition_that_could_not_publish_is_loaded_again():
     made.gate.waiting[Effect.ACKNOWLEDGE][0].set_exception(NotSent("fenced"))
     await suspended
     assert not made.processor.can_resume
-
-
-async def test_a_merge_writes_as_many_pages_at_once_as_a_write_may_take(monkeypatch):
-    monkeypatch.setattr("streams.worker.merge.WRITE_BYTES", 200)
-
-    class Dirty(LedgerState):
-        def unmerged(self):
-            return [f"run:d/{name}" for name in "abcde"]
-
-        def take_page(self, name):
-            return bytes(100)
-
-    made = bench(ledger_with(Dirty))
-    made.processor.start()
-    await made.processor.merge()
-    written = [len(merge.pages) for merge in made.store.merges]
-    assert written == [2, 2, 1, 0]

@@ -7,7 +7,7 @@ import pytest
 
 from streams.ledger.ledger import Delta
 from streams.records import Erase, encode
-from streams.records.users import UserIds, partitions_of
+from streams.records.users import partitions_of
 from streams.store.layout import is_whole, pack_change, with_digest
 from streams.store.snapshot import FORMAT, MANIFEST, deletable
 from streams.store.store_port import SuspensionReason
@@ -106,15 +106,6 @@ async def test_lost_state_is_restored_from_the_snapshot(lose):
     await after.leave()
 
 
-async def test_answers_are_published_again_after_a_rebuild():
-    cluster = await Past().happen(erases=False)
-    flush_and_trim(cluster)
-    after = Worker(cluster, "after")
-    await after.acquire()
-    await cluster.until_rejected(dict.fromkeys(range(4), 2))
-    await after.leave()
-
-
 def forget_the_snapshot(cluster):
     """As if the records of the partition were deleted from the topic."""
     cluster.snapshots().delete_before(cluster.snapshots().end)
@@ -130,18 +121,6 @@ def spoil_the_manifest(cluster):
     snapshots = cluster.snapshots()
     (offset,) = [offset for offset, (key, _) in snapshots.records.items() if key == MANIFEST]
     snapshots.records[offset] = MANIFEST, b"no manifest"
-
-
-@pytest.mark.parametrize("damage", [lose_a_part, spoil_the_manifest])
-async def test_whole_log_replaces_a_damaged_snapshot(damage):
-    cluster = await Past().happen()
-    cluster.flush()
-    damage(cluster)
-    after = Worker(cluster, "after")
-    assert await after.acquire() == {0: 0, 1: 4}
-    await after.deliver(0)
-    await cluster.until_rejected(dict.fromkeys(range(4), 2))  # of which readers drop one
-    await after.leave()
 
 
 def trim(cluster):
@@ -321,22 +300,6 @@ async def test_damage_during_a_replacement_suspends_the_partition():
     await after.leave()
 
 
-async def test_recreated_topic_waits_until_old_state_is_deleted():
-    cluster = await Past().happen()
-    create_the_topic_again(cluster)
-    for delete in (lambda _: None, flush, forget_the_snapshot):
-        delete(cluster)
-        after = Worker(cluster, "after")
-        positions = await after.acquire()
-        if delete is not forget_the_snapshot:
-            assert cluster.store.suspension == SuspensionReason.OTHER_LOG
-            assert 0 not in positions
-            await after.leave()
-    assert positions == {0: 0}
-    assert cluster.store.contents(1).suspended["reason"] == SuspensionReason.OTHER_LOG
-    await after.leave()
-
-
 async def test_a_rebuild_that_is_interrupted_begins_again(monkeypatch):
     cluster = await Past().happen(erases=False)
     before = cluster.store.contents(0).copy()
@@ -394,7 +357,7 @@ async def whose_key_is_lost():
     await before.processor.outbox.settle(20)
     await before.processor.snapshot()
     await before.leave()
-    return cluster, user
+    return cluster
 
 
 @pytest.mark.parametrize(
@@ -408,7 +371,7 @@ async def whose_key_is_lost():
     ],
 )
 async def test_partition_without_its_erasure_key_is_suspended(damages, reason):
-    cluster, _ = await whose_key_is_lost()
+    cluster = await whose_key_is_lost()
     for damage in damages:
         damage(cluster)
     after = Keyed(cluster, "after", "another-key-of-theirs")
@@ -417,21 +380,4 @@ async def test_partition_without_its_erasure_key_is_suspended(damages, reason):
     assert suspended["reason"] == reason
     if reason is SuspensionReason.ERASURE_KEY:
         assert "docs/operate/erasure.md" in suspended["remedy"]
-    await after.leave()
-
-
-async def test_whole_log_alone_is_applied_under_another_key():
-    cluster, user = await whose_key_is_lost()
-    cluster.flush()
-    forget_the_snapshot(cluster)
-    after = Keyed(cluster, "after", "another-key-of-theirs")
-    assert (await after.acquire())[0] == 0
-    await after.decide()
-    ledger = after.processor.ledger
-    (name,) = ledger.state.erased.values()
-    outermost = ledger.state.datasets["d"]
-    known = ledger.state.erased.known_as(UserIds([user]), outermost, [outermost.erased])
-    assert list(known) == [name]
-    assert [number for (number, *_) in ledger.state.erasure] == [ledger.state.erasure.ring.newest]
-    assert ledger.state.datasets["d"].exhausted_users == 1
     await after.leave()

@@ -39,33 +39,6 @@ async def held(worker, effect):
     return worker.gate.waiting.pop(effect)[0]
 
 
-async def test_replaced_owner_writes_no_snapshot():
-    cluster = Cluster()
-    older = await at_work(cluster, "older")
-    newer = Worker(cluster, "newer")
-    await newer.acquire()
-    await processor_of(older).snapshot()
-    assert last_snapshot(cluster.broker, 0) is None
-    await newer.leave()
-
-
-async def test_a_late_manifest_is_not_written():
-    cluster = Cluster()
-    older = await at_work(cluster, "older")
-    older.gate.hold(Effect.COMMIT)
-    writer = asyncio.create_task(processor_of(older).snapshot())
-    commit = await held(older, Effect.COMMIT)
-    newer = Worker(cluster, "newer")
-    await newer.acquire()
-    cluster.broker.norms(0).append(b"one more")
-    await newer.decide()
-    await processor_of(newer).snapshot()
-    commit.set_result(None)
-    await writer
-    assert last_snapshot(cluster.broker, 0).manifest.meta.next == 5
-    await newer.leave()
-
-
 async def test_older_state_does_not_replace_a_newer_snapshot():
     cluster = Cluster()
     worker = await at_work(cluster, "first")
