@@ -183,24 +183,20 @@ class MemoryClient:
         self.before = before
 
     async def look(self) -> TopicsSeen:
-        """Describe the topics."""
         await self.before(Effect.LOOK)
         return TopicsSeen(self.broker.topic, self.broker.partitions, self.broker.problem)
 
     @asynccontextmanager
     async def read_log(self) -> AsyncIterator[MemoryClient]:
-        """Open the log."""
         await self.before(Effect.OPEN)
         yield self
 
     async def extent(self, partition: int) -> Extent:
-        """Return the first and the end offset of the log."""
         await self.before(Effect.MEASURE)
         log = self.broker.norms(partition)
         return Extent(log.start, log.end)
 
     async def record(self, partition: int, offset: int) -> StoredRecord | None:
-        """Return one record; None without one."""
         await self.before(Effect.READ)
         log = self.broker.norms(partition)
         if offset not in log.records:
@@ -208,7 +204,6 @@ class MemoryClient:
         return StoredRecord(log.records[offset][1], log.leader_epochs[offset])
 
     async def missing(self, partition: int, first: int, end: int) -> Missing:
-        """Return what the log contains at the offsets first to end - 1."""
         await self.before(Effect.READ)
         log = self.broker.norms(partition)
         for offset in range(first, end):
@@ -221,18 +216,15 @@ class MemoryClient:
     async def publish(
         self, partition: int, outputs: Sequence[Output]
     ) -> Sequence[Awaitable[object]]:
-        """Write outputs; return awaitables that end with the acknowledgement."""
         await self.before(Effect.PUBLISH)
         for output in outputs:
             self.broker.outputs(output.channel, partition).append(output.value, output.key)
         return [asyncio.ensure_future(self.before(Effect.ACKNOWLEDGE))]
 
     def odometer_producer_of(self, partition: int) -> MemoryFencedProducer:
-        """Return the producer of a partition's odometer records."""
         return MemoryFencedProducer(self, partition)
 
     def snapshots_of(self, partition: int) -> MemorySnapshotTopic:
-        """Return the topic of a partition's snapshots."""
         return MemorySnapshotTopic(self, partition)
 
 
@@ -284,12 +276,10 @@ class MemorySnapshotTopic(_Epochs):
         super().__init__(client, SNAPSHOTS, partition)
 
     async def read(self, with_contents: bool) -> Snapshot | None:
-        """Return the last committed snapshot."""
         await self._before(Effect.READ)
         return last_snapshot(self._broker, self._partition, with_contents)
 
     async def send(self, records: Sequence[Record]) -> None:
-        """Send records in one transaction."""
         await self._before(Effect.SEND)
         self._check_epoch()
         for key, value in records:
@@ -327,7 +317,6 @@ class MemoryFencedProducer(_Epochs):
         super().__init__(client, Channel.ODOMETER.value, partition)
 
     async def last(self) -> Sent | None:
-        """Return the last committed record."""
         await self._before(Effect.READ)
         topic = self._topic
         last = max(self._broker.committed(*self._place), default=None)
@@ -337,7 +326,6 @@ class MemoryFencedProducer(_Epochs):
         return Sent(topic.origins[last], value or b"")
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
-        """Send records in one transaction, which uncommitted readers see at once."""
         try:
             await self._send(outputs)
         except NotSent:

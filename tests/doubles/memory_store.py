@@ -74,11 +74,6 @@ class MemoryStore(Store):
     """A store that lives as long as the process."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Create an empty store.
-
-        Args:
-            clock: returns seconds, as the clock of the server.
-        """
         self._clock = clock
         self._kept: dict[int, Contents] = {}
 
@@ -95,7 +90,6 @@ class MemoryStore(Store):
         getattr(self.contents(partition), key).clear()
 
     def contents(self, partition: int) -> Contents:
-        """Return the contents of a partition, for inspecting or damaging them."""
         return self._kept.setdefault(partition, Contents())
 
     async def acquire(
@@ -106,7 +100,6 @@ class MemoryStore(Store):
         partitions: int,
         discarding: Mapping[str, str] | None = None,
     ) -> Acquired:
-        """Acquire ownership of a partition and fence every other owner."""
         kept = self.contents(partition)
         if discarding is not None:
             for name, verdict in (("owner", Verdict.FENCED), ("version", Verdict.REWOUND)):
@@ -129,7 +122,6 @@ class MemoryStore(Store):
         return Acquired(Verdict.OK, before)
 
     async def load(self, partition: int) -> StoredState | None:
-        """Return the state of a partition, or None without one."""
         kept = self.contents(partition)
         if not kept.meta:
             return None
@@ -137,7 +129,6 @@ class MemoryStore(Store):
         return replace(stored, pulse=kept.alive.get("pulse", b""))
 
     async def glance(self, partition: int) -> Glance:
-        """Return a summary of a partition, in time independent of the size of its state."""
         kept = self.contents(partition)
         return Glance(
             now=int(self._clock()),
@@ -162,7 +153,6 @@ class MemoryStore(Store):
         outbox: Mapping[str, bytes] = NO_ENTRIES,
         published: Sequence[str] = (),
     ) -> Verdict:
-        """Change a partition: everything that is given, or nothing."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused
@@ -186,17 +176,14 @@ class MemoryStore(Store):
         return Verdict.OK
 
     async def unpaged(self, partition: int) -> Unpaged:
-        """Return the state without pages."""
         kept = self.contents(partition)
         return Unpaged(dict(kept.meta), list(kept.changes), dict(kept.outbox))
 
     async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
-        """Return those of the pages that exist."""
         kept = self.contents(partition).pages
         return {name: kept[name] for name in names if name in kept}
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
-        """Record a heartbeat, and delete the reason of a suspension."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused
@@ -207,7 +194,6 @@ class MemoryStore(Store):
         return Verdict.OK
 
     async def keep_suspension(self, partition: int, reason: str, problem: str, remedy: str) -> None:
-        """Store why a partition is suspended, until an owner decides there again."""
         self.contents(partition).suspended = {
             "reason": reason,
             "problem": problem,

@@ -97,33 +97,6 @@ async def test_fenced_producer_leaves_no_unseen_error(bench):
     assert unseen == []
 
 
-async def test_who_begins_last_sends_though_it_was_made_first(bench):
-    first, second = bench.odometer_producer_of(P), bench.odometer_producer_of(P)
-    await second.start()
-    await first.start()
-    await first.send(origin([odometer(b"first")]))
-    with pytest.raises(NotSent):
-        await second.send(origin([odometer(b"second")]))
-    await first.stop()
-    await second.stop()
-    assert await written(bench) == [b"first"]
-
-
-async def test_the_epochs_of_partitions_are_apart(bench):
-    here, there = bench.odometer_producer_of(P), bench.odometer_producer_of(0)
-    await here.start()
-    await there.start()
-    await here.send(origin([odometer(b"here")]))
-    await there.send(origin([odometer(b"there")]))
-    await here.stop()
-    await there.stop()
-    assert (await written(bench), await written(bench, 0)) == ([b"here"], [b"there"])
-
-
-async def test_one_that_never_began_can_be_stopped(bench):
-    await bench.odometer_producer_of(P).stop()
-
-
 async def begun(bench, partition=P):
     producer = bench.odometer_producer_of(partition)
     await producer.start()

@@ -189,27 +189,3 @@ async def test_state_that_moved_on_since_it_was_seen_is_not_discarded(bench, ver
         acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS, seen)
         assert (acquired.verdict, acquired.before) == (found, {})
     assert bench.hand.read(P) == kept
-
-
-async def test_restored_older_contents_are_seen(bench):
-    """A merge writes pages and trims changes, and next stays: the version does not."""
-    owner, writer = await filled(bench)
-    older = bench.hand.read(P)
-    offset = (await owner.load()).next
-    await writer.merge(4, {"page:d/0": b"later"})
-    await writer.drop(writer.backlog, 4)
-    bench.hand.write(P, older)
-    assert (await owner.load()).next == offset
-    assert await writer.forget(["3/0"]) is Verdict.REWOUND
-    assert await writer.beat(b"pulse", b"") is Verdict.REWOUND
-    assert await writer.drop(writer.backlog, 4) is Verdict.REWOUND
-    assert await writer.merge(4, {"page:d/0": b"later"}) is Verdict.REWOUND
-    assert await commit(writer, 4, 5) is Verdict.REWOUND
-
-
-async def test_an_emptied_store_fences_its_owner(bench):
-    _, writer = await filled(bench)
-    bench.hand.write(P, Contents())
-    assert await commit(writer, 4, 5) is Verdict.FENCED
-    assert await writer.beat(b"pulse", b"") is Verdict.FENCED
-    assert not await writer.is_held()

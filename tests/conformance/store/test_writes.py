@@ -1,7 +1,5 @@
 """The atomic verbs: only the owner writes, each batch once, nothing half-way."""
 
-from itertools import combinations
-
 import pytest
 
 from streams.store.layout import CHANGE_BYTES, pack_change
@@ -62,27 +60,6 @@ async def test_a_commit_that_is_not_next_changes_nothing(bench, first, verdict):
     assert await commit(writer, first, first + 1, b"x", (b"x",), ("0/0",)) is verdict
     assert bench.hand.read(P) == before
     assert await commit(writer, 5, 6) is Verdict.OK
-
-
-IN_ORDER = {
-    # what is not as the owner left it, in the order of the checks
-    Verdict.FENCED: lambda kept: kept.meta.update(owner="b"),
-    Verdict.REWOUND: lambda kept: kept.meta.update(version="1"),
-    Verdict.DAMAGED: lambda kept: kept.outbox.clear(),
-    Verdict.DUPLICATE: lambda kept: kept.meta.update(next="6"),
-}
-
-
-@pytest.mark.parametrize(("first", "second"), list(combinations(IN_ORDER, 2)))
-async def test_commit_refused_for_two_reasons_names_the_first(bench, first, second):
-    writer = await bench.owner("a").acquire()
-    await commit(writer, 0, 5)
-    kept = bench.hand.read(P)
-    for verdict in (second, first):
-        IN_ORDER[verdict](kept)
-    bench.hand.write(P, kept)
-    assert await commit(writer, 5, 6) is first
-    assert bench.hand.read(P) == kept
 
 
 async def test_pages_take_the_place_of_the_oldest_changes_only(bench):
@@ -170,17 +147,6 @@ async def test_commit_larger_than_a_command_is_atomic(bench, monkeypatch):
     assert (await owner.load()).changes == [b"first", large, large]
 
 
-async def test_outbox_keeps_unpublished_entries_in_log_order(bench):
-    owner = bench.owner("a")
-    writer = await owner.acquire()
-    for offset in range(12):
-        await commit(writer, offset, offset + 1, outputs=(b"x", b"y"))
-    await writer.forget(["0/0", "0/1", "7/1"])
-    places = [tuple(map(int, name.split("/"))) for name, _ in (await owner.load()).outbox]
-    assert places == sorted(places)
-    assert len(places) == 21
-
-
 async def test_a_sign_of_life_is_no_state_and_takes_a_stop_away(bench):
     owner = bench.owner("a")
     writer = await owner.acquire()
@@ -196,12 +162,3 @@ async def test_a_sign_of_life_is_no_state_and_takes_a_stop_away(bench):
     assert 0 <= glance.now - glance.seen < 60
     assert await owner.load() == before
     assert (before.pulse, (await owner.load()).pulse) == (b"", b"later")
-
-
-async def test_a_partition_can_be_stopped_before_anybody_owned_it(bench):
-    await bench.store.keep_suspension(P, "topics", "a problem", "a remedy")
-    glance = await bench.store.glance(P)
-    assert (glance.meta, glance.seen, glance.pulse, glance.summary) == ({}, None, b"", b"")
-    assert 0 <= glance.now - int(glance.suspended["time"]) < 60
-    await bench.owner("a").acquire()
-    assert (await bench.store.glance(P)).suspended == glance.suspended
