@@ -28,7 +28,6 @@ from streams.cli.subjects import no_dataset
 from streams.config import Config
 from streams.failures import Exit
 from streams.operations.statement import Statement, rounded_up, statement_of
-from streams.operations.status import read_datasets
 from streams.records import Policy
 from streams.replay.archive import Archive
 from streams.replay.file import FileArchive
@@ -40,7 +39,6 @@ from streams.replay.receipts import (
     UnusableReceipt,
     check_signature,
     new_receipt,
-    policies_digest,
     read,
     signed,
     write,
@@ -182,7 +180,14 @@ def _earlier_receipt(options: argparse.Namespace) -> Receipt | None:
         raise UnusableReceipt("--key signs a receipt: give --receipt FILE as well")
     if options.public_key and not options.against:
         raise UnusableReceipt("--public-key is for a receipt: give --against RECEIPT as well")
-    return receipt_in(options.against, options.public_key) if options.against else None
+    if not options.against:
+        return None
+    receipt = read(options.against)
+    if options.public_key:
+        check_signature(receipt, options.public_key)
+    elif receipt.signature is not None:
+        note("turnstile: the signature of the receipt is not checked without --public-key")
+    return receipt
 
 
 def receipt_of(verified: Verified, key: Path | None, config: Config) -> Receipt:
@@ -190,16 +195,6 @@ def receipt_of(verified: Verified, key: Path | None, config: Config) -> Receipt:
     policies = verified.policies_digest()
     receipt = new_receipt(config.prefix, verified.topic, verified.heads, policies)
     return signed(receipt, key) if key else receipt
-
-
-def receipt_in(path: Path, public_key: Path | None) -> Receipt:
-    """Return an earlier receipt, whose signature is checked if there is a key."""
-    receipt = read(path)
-    if public_key:
-        check_signature(receipt, public_key)
-    elif receipt.signature is not None:
-        note("turnstile: the signature of the receipt is not checked without --public-key")
-    return receipt
 
 
 def check_same_log(receipt: Receipt, archive: Archive, config: Config) -> None:
@@ -285,11 +280,6 @@ def _show_verdict(verified: Verified, against: Receipt | None, as_json: bool) ->
     OF_DATASET,
     AT_DELTA,
     SIGNING_KEY,
-    arg(
-        "--verified RECEIPT",
-        "the receipt of an earlier `turnstile verify`, instead of verifying now",
-    ),
-    arg("--public-key FILE", "the public key of that receipt's signer"),
     lines=("statement",),
 )
 def statement(options: argparse.Namespace, config: Config) -> int:
@@ -299,19 +289,12 @@ def statement(options: argparse.Namespace, config: Config) -> int:
     nothing is stated, and the exit code is 1. The statement has the heads of the log's hash chain.
     It has no number of users, and may be published.
     """
-    if options.key and options.verified:
-        raise UnusableReceipt("--key signs a new receipt, and --verified names one: give one")
-    if options.public_key and not options.verified:
-        raise UnusableReceipt("--public-key is for a receipt: give --verified RECEIPT as well")
-    if options.verified:
-        receipt, policies = _from_receipt(options, config)
-    else:
-        with opened(config) as archive:
-            verified = verify_service(archive)
-        if not verified.fits:
-            note("turnstile: log and service differ: `turnstile verify` shows where")
-            return Exit.REFUSED
-        receipt, policies = receipt_of(verified, options.key, config), _policies(verified)
+    with opened(config) as archive:
+        verified = verify_service(archive)
+    if not verified.fits:
+        note("turnstile: log and service differ: `turnstile verify` shows where")
+        return Exit.REFUSED
+    receipt, policies = receipt_of(verified, options.key, config), _policies(verified)
     if options.dataset not in policies:
         return no_dataset(options.dataset)
     try:
@@ -325,23 +308,6 @@ def statement(options: argparse.Namespace, config: Config) -> int:
     for line in _lines_of(stated, receipt):
         tell(line)
     return Exit.OK
-
-
-def _from_receipt(
-    options: argparse.Namespace, config: Config
-) -> tuple[Receipt, Mapping[str, Policy]]:
-    """Return the receipt of an earlier verification, and the policies, which must be its."""
-    receipt = receipt_in(options.verified, options.public_key)
-    with opened(config) as archive:
-        check_same_log(receipt, archive, config)
-    policies = {name: found.policy for name, found in read_datasets(config).items()}
-    packed = {name: msgspec.msgpack.encode(policy) for name, policy in policies.items()}
-    if policies_digest([packed] * receipt.partitions) != receipt.policies:
-        raise UnusableReceipt(
-            f"datasets were created or withdrawn after the receipt of {receipt.time}: run the "
-            "command without --verified"
-        )
-    return receipt, policies
 
 
 def _policies(verified: Verified) -> dict[str, Policy]:

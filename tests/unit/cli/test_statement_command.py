@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from pathlib import Path
 
@@ -103,27 +102,6 @@ def test_signed_receipt_is_in_the_statement(path: Path, tmp_path: Path) -> None:
     public.write_text(made["trusted_keys"])
     receipt = msgspec.convert(state(path, "d", "--key", str(key))["receipt"], Receipt)
     check_signature(receipt, public)
-
-
-def test_an_earlier_verification_of_the_same_datasets_is_enough(path: Path, tmp_path: Path) -> None:
-    receipt = tmp_path / "receipt.json"
-    assert on(path, "verify", "--receipt", str(receipt)).code == Exit.OK
-    read = state(path, "d", "--verified", str(receipt))
-    assert read["receipt"] == json.loads(receipt.read_text())
-    assert read["epsilon"] == state(path, "d")["epsilon"]
-    with Turnstile.open(path) as t:
-        t.create_dataset("later", budget=1.0)
-    assert on(path, "statement", "d", "--verified", str(receipt)).code == Exit.USAGE
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("--public-key", "k"), ("--verified", "gone"), ("--verified", "r", "--key", "k")],
-)
-def test_receipt_options_that_do_not_fit_are_rejected(
-    path: Path, arguments: tuple[str, ...]
-) -> None:
-    assert on(path, "statement", "d", *arguments).code == Exit.USAGE
 
 
 def test_text_never_shows_less_than_epsilon(path: Path) -> None:
