@@ -7,7 +7,7 @@ P(J = j), and without the user it is P = N(0, 1). The likelihood ratio of M agai
     w(y) = sum_j P(J = j) e^{j mu y - j^2 mu^2 / 2},
 
 which rises in y, and log w is convex. One vector per record of norm at most mu, in any directions,
-reveals no more (`docs/research/sampled-levels.md`).
+reveals no more (`docs/research/filters.md`).
 
 Notation and method are those of `accounting.costs.sampled_gaussian`, with w in place of
 1 - q + q e^v, and t = k mu in place of mu where an integrand's analyticity, width or reach is

@@ -114,7 +114,7 @@ class StepsFilter(BudgetFilter):
     """Admit while a user has taken part in fewer than N steps of a public shape.
 
     All outputs together are dominated by N copies of the shape's step, for every epsilon, in both
-    directions, at every stopping time (`docs/research/sampled-levels.md`). A norm below the clip
+    directions, at every stopping time (`docs/research/filters.md`). A norm below the clip
     norm costs as much as the clip norm; norm 0 costs nothing. Costs and remaining budgets are in
     steps.
 

@@ -8,7 +8,7 @@ The theorem and its proof are in ``docs/research/theorems.tex``, "Rényi order p
 is chosen before the user's first contribution. It is new and not peer reviewed.
 
 The running sum at this order, converted with the whole delta, also holds at every stopping time
-(`docs/research/any-time.md`), as long as charges do not follow the user's own sampling coins.
+(`docs/research/odometers.md`), as long as charges do not follow the user's own sampling coins.
 
 "Whichever order still holds" is another rule, and is not proven for costs that are chosen
 adaptively. Here the order never changes. The state is one number per user instead of one per order,

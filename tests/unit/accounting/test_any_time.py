@@ -138,7 +138,7 @@ def test_unequal_shares_gain_at_the_end_and_lose_before_it(row, budget) -> None:
 
 def published_parts(first: int) -> list[tuple[Fraction, float, float]]:
     """The rows of the page: a part, and two epsilons from this column on."""
-    page = Path("docs/research/any-time.md").read_text(encoding="utf-8")
+    page = Path("docs/research/odometers.md").read_text(encoding="utf-8")
     cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
     rows = [row for row in cells if row[0].replace("/", "").isdigit()]
     return [(Fraction(row[0]), *map(float, row[1 + first : 3 + first])) for row in rows]

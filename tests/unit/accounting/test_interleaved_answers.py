@@ -1,4 +1,4 @@
-"""Mechanisms with several answers between sampled steps (docs/research/sampled-levels.md).
+"""Mechanisms with several answers between sampled steps (docs/research/filters.md).
 
 A counter answers twice, and counts the user in at most one of its answers. It is charged in full
 before its first answer. Sampled steps lie between and after the answers. The user's policy follows

@@ -1,4 +1,4 @@
-"""Levels from sampled gradients (docs/research/sampled-levels.md), by enumeration.
+"""Levels from sampled gradients (docs/research/filters.md), by enumeration.
 
 Its proof uses of the noise nothing but the likelihood ratios of a step, so it holds for noise on
 finitely many outputs too, where both worlds can be computed for every policy there is, in exact
