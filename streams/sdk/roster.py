@@ -132,7 +132,6 @@ class Roster:
             norms: sets every user's level, as ``set_norms`` before this call.
             mechanism: instead of noise_stddev, an ``accounting`` mechanism, or a DpEvent of
                 dp_accounting for one step, whose noise is a multiple of the roster's clip norm.
-            timeout: seconds to wait; the Turnstile's own by default.
 
         Raises:
             InvalidRequest: the arguments cannot be charged, or more levels are set in a partition

@@ -152,7 +152,6 @@ class Run:
             reserve: the share of each budget, at least 0 and below 1, that has to remain. A user
                 for whom less would remain is halted, or granted less. Later steps that reserve less
                 can use it.
-            timeout: seconds to wait; the Turnstile's own by default.
 
         Raises:
             InvalidRequest: the arguments cannot be charged, or the run collects norms
@@ -214,7 +213,6 @@ class Run:
             mechanism: as that of ``charge``, and of the kind that ``collect`` has. A DpEvent states
                 its noise as a multiple of the clip norm of ``collect``.
             reserve: as that of ``charge``.
-            timeout: seconds to wait; the Turnstile's own by default.
 
         Raises:
             InvalidRequest: the run collects no norms, or the arguments cannot be charged; nothing
