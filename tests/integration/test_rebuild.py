@@ -5,75 +5,89 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
+import numpy as np
 import pytest
 import redis
 from kafka import TopicPartition
 
+from streams.kafka.snapshot_topic import read_snapshot
 from streams.kafka.topics import NORMS, SNAPSHOTS
 from streams.store.layout import KEYS
 from streams.store.store_port import SuspensionReason
-from tests.integration.lossy import NORMS as NORMS_OF_USERS
-from tests.integration.lossy import USERS, WORKER, Lossy
 from tests.integration.service import Service, ServiceFactory, eventually
 
 pytestmark = pytest.mark.fault
 
 PARTITIONS = 2
+USERS = np.arange(40)
+NORMS_OF_USERS = np.full(40, 0.5)
+
+WORKER = """
+import sys
+from streams.cli.main import main
+from streams.worker import heartbeat, ownership, snapshot_writer
+heartbeat.BEAT_EVERY = ownership.BEAT_EVERY = 0.5
+snapshot_writer.TIME_SHARE = 1.0
+snapshot_writer.SEND_BYTES = 1
+sys.exit(main(["worker"]))
+"""
+"""A worker that writes snapshots continuously."""
 
 
 @contextmanager
-def lossy(start_service: ServiceFactory, flag: Path) -> Iterator[Lossy]:
+def charged(start_service: ServiceFactory, steps: int) -> Iterator[Service]:
+    """Start a service with its own Redis, and charge a run."""
     with start_service(
         partitions=PARTITIONS,
         own_redis=True,
-        worker_command=(sys.executable, "-c", WORKER.format(flag=str(flag))),
+        worker_command=(sys.executable, "-c", WORKER),
         worker_environment={"TURNSTILE_SNAPSHOT_SECONDS": "0.3"},
     ) as service:
-        yield Lossy(service, flag)
+        service.client.create_dataset("d", measure="zcdp", budget=1.0)
+        charge(service, steps)
+        yield service
 
 
-@pytest.fixture(scope="module")
-def running(
-    start_service: ServiceFactory, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Lossy]:
-    with lossy(start_service, tmp_path_factory.mktemp("flag") / "die") as started:
-        yield started
+def charge(service: Service, steps: int) -> None:
+    run = service.client.run("d", "r")
+    for _ in range(steps):
+        run.charge(USERS, NORMS_OF_USERS, noise_stddev=2.0)
+
+
+def wait_for_snapshots(service: Service) -> list[int]:
+    """Wait until snapshots cover all decisions; return the offsets where they continue."""
+    reached = [kept.next for _, kept in sorted(service.settle().items())]
+
+    def covered() -> list[int]:
+        snapshots = (
+            read_snapshot(service.config, partition, None, with_contents=False)
+            for partition in range(PARTITIONS)
+        )
+        return [0 if snapshot is None else snapshot.manifest.meta.next for snapshot in snapshots]
+
+    eventually(lambda: covered() == reached)
+    return reached
 
 
 def test_an_emptied_redis_is_restored_after_the_log_was_trimmed(
-    running: Lossy,
+    start_service: ServiceFactory,
 ) -> None:
-    running.charge(6)
-    reached = running.wait_for_snapshots()
-    running.service.audit()  # the audit reads all of the log before it is trimmed
-    dry = running.trim("--dry-run")
-    assert (dry.code, [line["log_begins_at"] for line in dry.lines]) == (0, [0, 0])
-    done = running.trim()
-    assert [line["deleted"] for line in done.lines] == [n - 1 for n in reached]
-    assert [line["deleted"] for line in done.lines] == [line["would_delete"] for line in dry.lines]
-    assert all(line["log_begins_at"] == n - 1 for line, n in zip(done.lines, reached, strict=True))
-    assert all("the last record that" in line["why_not_more"] for line in dry.lines)
-    again = running.trim()
-    assert [line["deleted"] for line in again.lines] == [0, 0]
-    running.empty_redis()
-    running.charge(6)
-    running.service.audit()
-
-
-def test_a_worker_killed_during_a_snapshot_leaves_the_last_one_intact(
-    running: Lossy,
-) -> None:
-    for before in ("any", "manifest"):
-        running.charge(1)
-        running.flag.write_text(before)
-        running.charge(1)
-        eventually(lambda: not running.flag.exists())
-        running.service.audit()
-        running.empty_redis()
-        running.charge(1)
-        running.service.audit()
+    with charged(start_service, steps=6) as service:
+        reached = wait_for_snapshots(service)
+        service.audit()  # the audit reads all of the log before it is trimmed
+        dry = service.command("trim", "--json", "--dry-run")
+        assert (dry.code, [line["log_begins_at"] for line in dry.lines]) == (0, [0, 0])
+        assert [line["would_delete"] for line in dry.lines] == [n - 1 for n in reached]
+        done = service.command("trim", "--json")
+        assert [line["deleted"] for line in done.lines] == [n - 1 for n in reached]
+        assert [line["log_begins_at"] for line in done.lines] == [n - 1 for n in reached]
+        again = service.command("trim", "--json")
+        assert [line["deleted"] for line in again.lines] == [0, 0]
+        with redis.Redis.from_url(service.redis) as client:
+            client.flushall()
+        charge(service, 6)
+        service.audit()
 
 
 def delete_records(service: Service, topic: str, partition: int, before: int) -> None:
@@ -88,16 +102,14 @@ def empty_redis_of(service: Service, partition: int) -> None:
 
 
 def test_a_lost_erasure_key_can_be_replaced_as_documented(
-    start_service: ServiceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_service: ServiceFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other partition's log was trimmed, and its snapshot remains."""
     monkeypatch.setenv("TURNSTILE_ERASURE_KEYS", "the-key-that-is-lost")
-    with lossy(start_service, tmp_path / "die") as running:
-        service = running.service
-        running.charge(3)
+    with charged(start_service, steps=3) as service:
         (user,) = service.users(1, partition=0)
         assert service.client.erase(user) == ["d"]
-        _, reached = running.wait_for_snapshots()
+        _, reached = wait_for_snapshots(service)
         delete_records(service, NORMS, 1, reached - 1)
         service.stack.workers[0].stop()
         monkeypatch.setenv("TURNSTILE_ERASURE_KEYS", "another-key-of-theirs")
@@ -115,4 +127,4 @@ def test_a_lost_erasure_key_can_be_replaced_as_documented(
         after = service.client.run("d", "after", take_over=True)
         decided = after.charge(USERS, NORMS_OF_USERS, noise_stddev=2.0)
         assert USERS[decided.erased].tolist() == [user]
-        assert running.wait_for_snapshots()
+        assert wait_for_snapshots(service)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from tests.chaos.trainers import (
 )
 from tests.integration.service import IMPATIENT_WORKER, Service
 from tests.servers.redis_failover import (
-    Failover,
-    cluster_failover,
     meta_of,
     sentinel_failover,
 )
@@ -28,28 +25,24 @@ from tests.waiting import HANGS_AFTER
 pytestmark = pytest.mark.fault
 
 PARTITIONS = 3
-KINDS = {"cluster": cluster_failover, "sentinel": sentinel_failover}
-
-
-@pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
-def failover(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Failover]:
-    start: Callable[[Path], AbstractContextManager[Failover]] = request.param
-    with start(tmp_path) as running:
-        yield running
 
 
 def test_a_failover_that_loses_the_last_decisions_under_load_loses_no_charge(
-    servers: LocalStack, failover: Failover
+    servers: LocalStack, tmp_path: Path
 ) -> None:
+    """With a Sentinel; tests/chaos does the same with a Cluster."""
     prefix = f"failover-{random.randrange(10**9)}."
-    with LocalStack(
-        kafka=servers.kafka,
-        redis=failover.url,
-        prefix=prefix,
-        workers=2,
-        partitions=PARTITIONS,
-        worker_command=IMPATIENT_WORKER,
-    ) as stack:
+    with (
+        sentinel_failover(tmp_path) as failover,
+        LocalStack(
+            kafka=servers.kafka,
+            redis=failover.url,
+            prefix=prefix,
+            workers=2,
+            partitions=PARTITIONS,
+            worker_command=IMPATIENT_WORKER,
+        ) as stack,
+    ):
         service = Service(stack)
         config = replace(service.config, timeout=8.0)
         lanes = trainers_of_every_kind(config, random.randrange(10**9), 0.3)

@@ -121,16 +121,6 @@ class Sentinel(RedisServer):
 
 
 @contextmanager
-def cluster_failover(directory: Path) -> Iterator[Failover]:
-    cluster = RedisCluster(directory, 6)
-    cluster.start()
-    try:
-        yield ClusterFailover(cluster)
-    finally:
-        cluster.kill()
-
-
-@contextmanager
 def sentinel_failover(directory: Path) -> Iterator[Failover]:
     with ExitStack() as running:
         master = running.enter_context(RedisServer(directory / "1", settings=_QUICK))
