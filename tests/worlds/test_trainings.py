@@ -118,28 +118,6 @@ def classifier(data: list[Example]) -> Iterator[Fact]:
     yield Fact("model", Noisy(flat([made.coef_, made.intercept_]), 1.0 / 10))
 
 
-def fitted_again(data: list[Example]) -> Iterator[Fact]:
-    """Fit with coins, in a run of a dataset that other trainings draw on, too."""
-    users, features, labels = listed(data)
-    with Turnstile.in_memory(partitions=2) as turnstile:
-        turnstile.create_dataset("d", measure="renyi", epsilon=8.0, delta=1e-5)
-        for name in ("one", "two"):
-            run = turnstile.run("d", name)
-            made = IndividualDPClassifier(
-                population=10,
-                classes=[0, 1],
-                steps=STEPS,
-                noise_multiplier=4.0,
-                sampling_rate=0.3,
-                checkpoint=f"{name}.npz",
-                not_private_seed=SEED,
-            ).fit(features, labels, users, run=run)
-            yield Fact("settings", (made.noise_multiplier_, made.n_iter_))
-            yield Fact("model", Noisy(flat([made.coef_, made.intercept_])))
-            yield from saved(f"{name}.npz")
-            run.close()
-
-
 def loss(params: Any, features: Any, label: Any) -> Any:
     score = features @ params["weights"] + params["bias"]
     return jnp.logaddexp(0.0, score) - label * score
@@ -227,12 +205,11 @@ PROGRAMS: list[Callable[[list[Example]], Iterator[Fact]]] = [
     sampled_steps,
     trainer,
     classifier,
-    fitted_again,
     jax_gradients,
     second_month,
     stopped,
 ]
-CLASSIFIERS = [classifier, fitted_again, second_month]
+CLASSIFIERS = [classifier, second_month]
 
 
 @pytest.mark.parametrize("name", USUAL)

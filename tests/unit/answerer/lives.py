@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -214,10 +214,7 @@ class World:
     @property
     def answers(self) -> dict[int, set[bytes]]:
         """The published answers by step."""
-        found: dict[int, set[bytes]] = defaultdict(set)
-        for _, value in self.topics.answers:
-            found[msgspec.json.decode(value)["step"]].add(value)
-        return dict(found)
+        return by_step(value for _, value in self.topics.answers)
 
     @property
     def contents(self) -> dict[tuple[str, int, int], set[bytes]]:
@@ -229,6 +226,22 @@ class World:
                 if isinstance(request, Charge):
                     found[request.run, partition, request.step].add(charge_digest(request))
         return dict(found)
+
+
+def by_step(records: Iterable[bytes]) -> dict[int, set[bytes]]:
+    """Return published records by their steps."""
+    found: dict[int, set[bytes]] = defaultdict(set)
+    for value in records:
+        found[msgspec.json.decode(value)["step"]].add(value)
+    return dict(found)
+
+
+def assert_same(world: World, calm: World) -> None:
+    """Check that charges and answers are those of a world without any kill."""
+    assert world.answers.keys() == calm.answers.keys()
+    assert all(len(answers) == 1 for answers in world.answers.values())
+    assert world.contents == calm.contents
+    assert world.service.spent_units() == calm.service.spent_units()
 
 
 def traces(world: World) -> tuple[list[Any], ...]:

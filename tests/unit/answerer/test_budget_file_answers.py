@@ -33,7 +33,7 @@ from tests.bits import flipped
 from tests.integration.command import Done, turnstile
 from tests.unit.answerer.asking import asked_of, event, read
 from tests.unit.answerer.blocks import EVENTS, TWO
-from tests.unit.answerer.lives import Killed
+from tests.unit.answerer.lives import Killed, by_step
 from tests.unit.sdk import files
 
 QUERIES = asked_of(TWO)
@@ -89,11 +89,8 @@ class Budgets:
 
     def answers(self) -> dict[int, set[bytes]]:
         """Return the published answers by step."""
-        found: dict[int, set[bytes]] = defaultdict(set)
         with closing(BudgetFile(str(self.path), 30.0, writable=False)) as file:
-            for value in published_in(file):
-                found[msgspec.json.decode(value)["step"]].add(value)
-        return dict(found)
+            return by_step(published_in(file))
 
     def charges(self) -> dict[tuple[int, int], set[bytes]]:
         """Return the contents with which each step was charged, by partition and step."""
@@ -217,10 +214,7 @@ def test_copied_journal_is_continued_elsewhere(calm: Budgets, budgets: Budgets, 
             with pytest.raises(AlreadyAnswered):
                 Answering(other, "x", opener(t, other, take_over=True), MemoryJournal(topics, "d"))
         read(Answering(QUERIES, "x", opener(t, QUERIES), MemoryJournal(topics, "d")), INPUT)
-    found: dict[int, set[bytes]] = defaultdict(set)
-    for name, value in topics.answers:
-        if name == "d/r":
-            found[msgspec.json.decode(value)["step"]].add(value)
+    found = by_step(value for name, value in topics.answers if name == "d/r")
     assert found.keys() == calm.answers().keys()
     assert all(len(values) == 1 for values in found.values())
     assert found.items() >= before.items()
@@ -308,10 +302,23 @@ def test_verify_finds_a_damaged_answer_and_entry(folder: Path, table: str) -> No
 
 
 @pytest.mark.parametrize(
-    "arguments", [["answer", "year.toml"], ["answers", "--follow"]], ids=["topic", "follow"]
+    "arguments",
+    [
+        ["answer", "year.toml"],
+        ["answers", "--follow"],
+        ["answer", "year.toml", "--until", "2026-01-02"],
+        ["answer", "year.toml", "--input", "year.csv", "year.csv"],
+    ],
+    ids=["a topic", "following", "a time without files", "a file twice"],
 )
-def test_budget_file_has_no_topics_to_read_or_follow(
+def test_arguments_that_do_not_fit_a_budget_file_are_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     monkeypatch.chdir(folder)
     assert on(folder, *arguments).code == Exit.USAGE
+
+
+@pytest.mark.parametrize("until", ["yesterday", "2026-13-01", "0001-01-01", ""])
+def test_a_time_that_is_none_is_refused(folder: Path, until: str) -> None:
+    with pytest.raises(SystemExit, match=str(Exit.USAGE.value)):
+        on(folder, *answered_by(folder), "--until", until)

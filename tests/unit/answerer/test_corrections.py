@@ -17,23 +17,14 @@ from streams import Turnstile
 from streams.answerer.corrections import Corrected, correct, ratio_of
 from streams.answerer.kinds import Floats
 from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
-from streams.answerer.query_file import QueryFile
 from streams.answerer.window_answering import InconsistentRun
 from streams.records import Policy
 from tests.examples import examples
 from tests.unit.answerer.asking import FILE, answered, asked_of, event
-from tests.unit.answerer.blocks import EVENTS, SLIDING, SUM, TWO
+from tests.unit.answerer.blocks import EVENTS, SLIDING, SUM, TWO, corrected
 from tests.unit.answerer.lives import World
 
-
-def world_of(query_file: QueryFile | None = None, **options: Any) -> World:
-    """Return a world in which users are left out; the noise is small."""
-    world = World(query_file or asked_of(TWO), **options)
-    world.events = [event(user, time) for user, time in EVENTS]
-    return world
-
-
-CALM = world_of()
+CALM = corrected()
 CALM.live()
 
 
@@ -83,7 +74,7 @@ def _seconds(moment: str) -> float:
 
 
 def test_missing_entry_of_an_open_block_is_found() -> None:
-    world = world_of()
+    world = corrected()
     world.events = world.events[: 3 * 17]
     world.live()
     lost = next(entry for entry in world.entries if entry.block == "count")

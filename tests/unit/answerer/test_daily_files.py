@@ -13,13 +13,11 @@ from streams.answerer.event_input import EventInput
 from streams.answerer.events import SkipReason
 from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.window_answering import answer_input
-from streams.failures import Exit
 from streams.records import Charge, decode_request
 from streams.records.users import UserIds
-from tests.integration.command import Done, turnstile
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
 from tests.unit.answerer.blocks import EVENTS, TWO
-from tests.unit.answerer.lives import Doom, Killed, Places, World
+from tests.unit.answerer.lives import Doom, Killed, Places, World, assert_same
 
 DAY, DAYS = 11, 6  # a day of 11 ms; windows begin every 10 ms and every 4 ms
 CORRECTED = asked_of(TWO)
@@ -66,13 +64,6 @@ def users_of(world: World) -> list[set[int]]:
 def calm(days: list[Path]) -> World:
     """Return a world in which all files were answered at once."""
     return live(World(CORRECTED), days, DAY * DAYS)
-
-
-def assert_same(world: World, calm: World) -> None:
-    assert world.answers.keys() == calm.answers.keys()
-    assert all(len(answers) == 1 for answers in world.answers.values())
-    assert world.contents == calm.contents
-    assert world.service.spent_units() == calm.service.spent_units()
 
 
 def test_a_command_for_each_day_charges_as_one_for_all_files(days: list[Path], calm: World) -> None:
@@ -165,75 +156,3 @@ def test_rows_of_all_files_are_reported(tmp_path: Path) -> None:
     assert not EventInput(parts[:1]).needs_acceptance
     assert (str(files[0]) in given.report(), str(files[1]) in given.report()) == (False, True)
     assert parts[1].skipped == {SkipReason.NO_TIME: 1}
-
-
-# --- commands ---
-
-ASKED = """
-dataset = "shop"
-run = "week"
-
-[input]
-user = "user"
-time = "bought"
-start = 2026-03-27
-end = 2026-04-03
-
-[[query]]
-name = "buyers"
-kind = "distinct"
-window = "1d"
-active_windows = 3
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Return a folder with queries, a budget file, and files of three days."""
-    (tmp_path / "week.toml").write_text(ASKED)
-    for day in (27, 28, 29):
-        rows = [f"{user},2026-03-{day}T{user + 10}:00:00" for user in range(10)]
-        (tmp_path / f"{day}.csv").write_text("\n".join(["user,bought", *rows]) + "\n")
-    assert on(tmp_path, "dataset", "create", "shop", "--epsilon", "1", "--delta", "1e-6").code == 0
-    return tmp_path
-
-
-def on(folder: Path, *arguments: str) -> Done:
-    environment = {"TURNSTILE_BUDGETS": str(folder / "budgets.db")}
-    return turnstile(*arguments, "--json", environment=environment)
-
-
-def answered(folder: Path, *names: str, until: str = "") -> Done:
-    files = [str(folder / name) for name in names]
-    more = ["--until", until] if until else []
-    return on(folder, "answer", str(folder / "week.toml"), "--input", *files, *more)
-
-
-@pytest.mark.slow
-def test_one_command_a_day_answers_that_day(folder: Path) -> None:
-    starts = []
-    for until, names in (
-        ("2026-03-28", ["27.csv"]),
-        ("2026-03-28", ["27.csv"]),
-        ("2026-03-29", ["28.csv", "27.csv"]),  # in the order of their names
-        ("2026-03-30T00:00:00+00:00", ["27.csv", "28.csv", "29.csv"]),
-    ):
-        done = answered(folder, *names, until=until)
-        assert done.code == 0
-        starts.append([line["start"][:10] for line in done.lines])
-    assert starts == [["2026-03-27"], [], ["2026-03-28"], ["2026-03-29"]]
-    (folder / "27.csv").write_text("user,bought\n")
-    assert answered(folder, "27.csv", "28.csv", "29.csv", until="2026-03-31").code == Exit.USAGE
-    assert on(folder, "verify").code == 0
-
-
-@pytest.mark.parametrize("until", ["yesterday", "2026-13-01", "0001-01-01", ""])
-def test_a_time_that_is_none_is_refused(folder: Path, until: str) -> None:
-    words = ["answer", str(folder / "week.toml"), "--input", str(folder / "27.csv")]
-    with pytest.raises(SystemExit, match=str(Exit.USAGE.value)):
-        on(folder, *words, "--until", until)
-
-
-def test_a_time_needs_files_and_a_file_is_given_once(folder: Path) -> None:
-    assert on(folder, "answer", str(folder / "week.toml"), "--until", "2026-03-28").code == 2
-    assert answered(folder, "27.csv", "27.csv", until="2026-03-28").code == Exit.USAGE

@@ -23,19 +23,21 @@ from streams.sdk.client import Turnstile
 from streams.sdk.errors import Fenced
 from tests.examples import examples
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event, read
-from tests.unit.answerer.blocks import EVENTS, TWO
-from tests.unit.answerer.lives import Doom, Killed, Sleep, World, survive, take_turns, traces
+from tests.unit.answerer.blocks import corrected
+from tests.unit.answerer.lives import (
+    Doom,
+    Killed,
+    Sleep,
+    World,
+    assert_same,
+    survive,
+    take_turns,
+    traces,
+)
 
 
 def plain(**options: Any) -> World:
     return World(**options)
-
-
-def corrected(**options: Any) -> World:
-    """Return a world in which users are left out, and whose answers are corrected."""
-    world = World(asked_of(TWO), **options)
-    world.events = [event(user, time) for user, time in EVENTS]
-    return world
 
 
 CALM, CALM_BLOCKS = plain(), corrected()
@@ -53,10 +55,7 @@ CHARGED = 10  # the write with which a life has charged its first window in ever
 
 def assert_whole(world: World, rejects: Set[Reason] = frozenset(), calm: World = CALM) -> None:
     """Check that charges and answers are those of an answerer that was never interrupted."""
-    assert world.answers.keys() == calm.answers.keys()
-    assert all(len(answers) == 1 for answers in world.answers.values())
-    assert world.contents == calm.contents
-    assert world.service.spent_units() == calm.service.spent_units()
+    assert_same(world, calm)
     assert set(world.service.rejects) <= rejects
 
 
