@@ -21,6 +21,7 @@ from streams.answerer.pricing import costs_of
 from streams.answerer.query_file import parse_queries
 from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.query_plans import (
+    QueryPlan,
     baseline,
     plan_of,
     population_of,
@@ -29,6 +30,7 @@ from streams.answerer.windows import Calendar
 from streams.records import Policy
 from tests.unit.answerer.asking import answered
 
+POLICY: Policy = policy_of(1.0, 1e-6)
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 CONTENT: dict[str, Any] = {
     "dataset": "d",
@@ -85,11 +87,16 @@ def events_file(path: Path, users: int = 100, days: int = 60) -> Path:
     return path
 
 
+def planned(
+    path: Path, content: dict[str, Any], query: str | None = None, policy: Policy = POLICY
+) -> QueryPlan:
+    """Return the plan of a query for the events of a file."""
+    events = EventFile(path, parse_queries(content).for_a_file()).events
+    return plan_of(content, query, policy, events)
+
+
 def test_plan_has_the_errors_of_every_setting(tmp_path: Path) -> None:
-    policy = policy_of(1.0, 1e-6)
-    query_file = parse_queries(CONTENT)
-    file = EventFile(events_file(tmp_path / "events.csv"), query_file.for_a_file())
-    plan = plan_of(CONTENT, "buyers", policy, file.events)
+    plan = planned(events_file(tmp_path / "events.csv"), CONTENT, "buyers")
     assert (plan.query, plan.unplanned) == ("buyers", ["mean"])
     modes = [(one.active_windows, one.block_windows > 0) for one in plan.settings]
     assert modes == sorted(set(modes))
@@ -108,9 +115,10 @@ def test_plan_has_the_errors_of_every_setting(tmp_path: Path) -> None:
     noises = [setting.noise_stddev for setting in plan.settings]
     assert min(noises) == noises[0]
     (own,) = [one for one in plan.settings if one.active_windows == 8.0 and one.block_windows]
-    assert own.noise_stddev == pytest.approx(costs_of(query_file, [policy]).noises[0])
+    noise = costs_of(parse_queries(CONTENT), [POLICY]).noises[0]
+    assert own.noise_stddev == pytest.approx(noise)
     assert own.halted_users > plan.settings[-1].halted_users
-    share = 0.6 * (policy.row.gaussian_rho(policy.budget[0]) or 0.0)
+    share = 0.6 * (POLICY.row.gaussian_rho(POLICY.budget[0]) or 0.0)
     assert plan.worst_case.noise_stddev == pytest.approx(noise_for_norm_budget(60.0, share))
 
 
@@ -136,8 +144,7 @@ def test_the_whole_vector_of_a_user_is_scaled_to_a_norm(tmp_path: Path) -> None:
 def test_the_recommended_setting_holds_in_every_month(epsilon: float, tmp_path: Path) -> None:
     buyers = {"name": "buyers", "kind": "distinct", "window": "1d", "active_windows": 8}
     content = CONTENT | {"query": [buyers]}
-    file = EventFile(events_file(tmp_path / "e.csv"), parse_queries(content))
-    plan = plan_of(content, "buyers", policy_of(epsilon, 1e-6), file.events)
+    plan = planned(events_file(tmp_path / "e.csv"), content, policy=policy_of(epsilon, 1e-6))
     assert not plan.recommended.failing(plan.least_coverage)
     least = min(plan.settings, key=lambda one: one.rmse)
     if least != plan.recommended:
@@ -207,10 +214,7 @@ def test_a_plan_is_about_the_windows_up_to_the_public_end(end: int, tmp_path: Pa
 
 def test_windows_of_a_plan_without_a_ratio_do_not_count(tmp_path: Path) -> None:
     path = events_file(tmp_path / "events.csv", users=1, days=10)
-    content = ratio_content(2, 10)
-    plan = plan_of(
-        content, None, policy_of(0.1, 1e-6), EventFile(path, parse_queries(content)).events
-    )
+    plan = planned(path, ratio_content(2, 10), policy=policy_of(0.1, 1e-6))
     for setting in (*plan.settings, plan.worst_case, plan.contribution_bounding):
         assert setting.unbounded > 0.5
         assert setting.coverage > 0.9
@@ -224,13 +228,12 @@ def test_plan_names_the_queries_that_it_cannot_be_about(tmp_path: Path) -> None:
     noise = {**buyers, "name": "noise", "noise": 9.0}
     del noise["active_windows"], noise["share"], noise["correct"]
     content = content_of(4) | {"query": [keys, top, noise, RATIO | {"active_windows": 9}, buyers]}
-    file = EventFile(events_file(tmp_path / "e.csv", 30, 4), parse_queries(content).for_a_file())
-    plan = plan_of(content, None, policy_of(1.0, 1e-6), file.events)
+    plan = planned(events_file(tmp_path / "e.csv", 30, 4), content)
     assert (plan.query, plan.unplanned) == ("clicks", ["keys", "top", "noise"])
 
 
 def test_plan_is_about_the_dataset_without_its_parents(tmp_path: Path) -> None:
-    file = EventFile(events_file(tmp_path / "e.csv", 30, 9), parse_queries(content_of(9)))
+    path = events_file(tmp_path / "e.csv", 30, 9)
     alone: dict[str, Any] = {"measure": "zcdp", "budget": 0.3, "user_ids": "string"}
     with Turnstile.in_memory(partitions=2) as turnstile:
         turnstile.create_dataset("all", measure="zcdp", budget=0.1, user_ids="string")
@@ -238,15 +241,14 @@ def test_plan_is_about_the_dataset_without_its_parents(tmp_path: Path) -> None:
             turnstile.create_dataset("nested", parents="all", **alone),
             turnstile.create_dataset("alone", **alone),
         )
-    nested, found = (plan_of(content_of(9), "buyers", policy, file.events) for policy in policies)
+    nested, found = (planned(path, content_of(9), "buyers", policy) for policy in policies)
     assert nested == found
 
 
 @pytest.mark.parametrize("query", ["mean", "other"])
 def test_queries_without_active_windows_are_not_planned(query: str, tmp_path: Path) -> None:
-    file = EventFile(events_file(tmp_path / "e.csv", 3, 9), parse_queries(CONTENT).for_a_file())
     with pytest.raises(UnusableQueries):
-        plan_of(CONTENT, query, policy_of(1.0, 1e-6), file.events)
+        planned(events_file(tmp_path / "e.csv", 3, 9), CONTENT, query)
 
 
 @pytest.mark.parametrize("choice", [29.5, 30, 60, 100, 125, 150, 183])
@@ -258,9 +260,6 @@ def test_blocks_divide_the_windows_evenly(choice: float) -> None:
     assert blocks.number == -(-YEAR // choice)
     assert 0 <= blocks.size * blocks.number - YEAR < blocks.number
     assert blocks.windows == YEAR
-
-
-POLICY: Policy = policy_of(1.0, 1e-6)
 
 
 AMOUNTS = {1: [5.0, 10.0], 2: [40.0], 3: [20.0, 20.0, 20.0], 4: [-40.0]}
@@ -288,8 +287,7 @@ def test_plan_has_the_mean_answer_and_what_bounds_cut(
     path.write_text("\n".join(["user,time,amount", *rows]))
     asked = {"name": "q", "window": "1d", "active_windows": 1, **query}
     content = content_of(1) | {"query": [asked]}
-    file = EventFile(path, parse_queries(content).for_a_file())
-    scale = plan_of(content, "q", policy_of(1.0, 1e-6), file.events).scale
+    scale = planned(path, content).scale
     assert scale.labels == (["0.5"] if query["kind"] == "quantiles" else None)
     assert scale.mean_answers == pytest.approx([answer], rel=0.01)
     assert (scale.windows, scale.filled_windows) == (1, 1)
@@ -302,8 +300,7 @@ def test_plan_has_the_mean_answer_of_each_label(tmp_path: Path) -> None:
     path.write_text("user,time,shop\n1,2026-01-01,a\n1,2026-01-01,b\n2,2026-01-01,b\n")
     asked = CONTENT["query"][0] | {"by": "shop", "labels": ["a", "b", "c"], "groups": 1}
     content = content_of(2) | {"query": [asked]}
-    file = EventFile(path, parse_queries(content).for_a_file())
-    scale = plan_of(content, "buyers", policy_of(1.0, 1e-6), file.events).scale
+    scale = planned(path, content, "buyers").scale
     assert (scale.labels, scale.mean_answers) == (["a", "b", "c"], [0.5, 0.5, 0.0])
     assert (scale.windows, scale.filled_windows) == (2, 1)
     assert (scale.users, scale.cut_users, scale.cut_share) == (2, 1, pytest.approx(1 / 3))
