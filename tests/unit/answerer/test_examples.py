@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import runpy
-import sys
-from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from streams import Turnstile
-from streams.answerer.event_file import EventFile
-from streams.answerer.event_input import EventInput
-from streams.answerer.query_file import read_query_file
 from streams.cli.main import main
-from streams.demo.purchases import simulated_purchases
 from tests.readme import TOP
-from tests.unit.answerer.asking import answered
 
 HERE = TOP / "examples" / "answering"
-DAYS = 113  # four windows of four weeks, and who came first in each of six fortnights
-
-
-def run(script: str, monkeypatch: pytest.MonkeyPatch, *arguments: Path) -> None:
-    monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
-    runpy.run_path(str(HERE / script), run_name="__main__")
 
 
 @pytest.mark.slow
@@ -114,43 +99,6 @@ def test_check_shows_noise_and_interval(capsys: pytest.CaptureFixture[str]) -> N
     assert (shown["window"], shown["window_seconds"]) == ("1d", 86_400)
     assert 0.0 < shown["left_out"] < 0.5
     assert shown["correction_stddev"] > shown["noise_stddev"]
-
-
-@pytest.mark.slow
-def test_the_example_answers_the_log_and_tells_how_far_it_is_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("pandas")
-    shop = simulated_purchases(2_000, DAYS)
-    log, events, answers = (tmp_path / name for name in ("log.txt", "events.csv", "answers.jsonl"))
-    lines = [
-        f" {buyer:05d} {shop.first_day + timedelta(day):%Y%m%d}  1   20.00"
-        for buyer, day in zip(shop.customers.tolist(), shop.day.tolist(), strict=True)
-    ]
-    log.write_text("\n".join(["header", *lines]))
-    run("cdnow.py", monkeypatch, log)
-    events.write_text(capsys.readouterr().out)
-
-    queries, end = tmp_path / "queries.toml", shop.first_day + timedelta(DAYS)
-    text = (HERE / "queries.toml").read_text(encoding="utf-8")
-    queries.write_text(text.replace("end = 1998-07-01", f"end = {end}"), encoding="utf-8")
-    query_file = read_query_file(queries).for_a_file()
-    with Turnstile.in_memory() as turnstile:
-        turnstile.create_dataset(query_file.dataset, epsilon=2.0, delta=1e-5, user_ids="integer")
-        records = answered(
-            query_file, turnstile, EventInput([EventFile(events, query_file)]), seed=5
-        )
-    published = [msgspec.json.encode(record) for record in records]
-    assert len(published) == DAYS + 4 + 4
-    answers.write_bytes(b"\n".join(published))
-
-    run("errors.py", monkeypatch, events, answers)
-    told = capsys.readouterr().out
-    found = re.search(rf"individual accounting: {DAYS} days, mean error ([\d.]+)", told)
-    assert found is not None
-    # Noise of 12.6, whose mean without its sign is 10.1; few have run out by then.
-    assert float(found[1]) == pytest.approx(10.1, rel=0.2)
-    assert "worst case, the same noise: 20 days, mean error 10.1" in told
 
 
 def test_check_shows_a_label_that_no_event_has(
