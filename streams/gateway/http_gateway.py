@@ -195,12 +195,8 @@ class Gateway(HttpServer):
 
     def _failed(self, error: Exception) -> web.Response:
         problem = problem_of(error)
-        if problem is None:
+        if problem.reason == ProblemReason.FAILED:
             logger.error("a request failed: %s", failure_of(error))
-            detail = "the gateway failed: release nothing, and send the same request again"
-            problem = HttpProblem(
-                status=STATUSES[ProblemReason.FAILED], reason=ProblemReason.FAILED, detail=detail
-            )
         if self._turnstile.is_broken:
             self.broken.set()
         response = web.Response(

@@ -130,9 +130,9 @@ class RequestFailed(Exception):
         self.reason = reason
 
 
-def problem_of(error: Exception) -> HttpProblem | None:
-    """Return the problem that an error means to a caller; None if the error is a bug."""
-    reason: AnyReason | None
+def problem_of(error: Exception) -> HttpProblem:
+    """Return the problem that an error means to a caller, FAILED if the error is a bug."""
+    reason: AnyReason
     fields: dict[str, Any] = {name: getattr(error, name, None) for name in _FIELDS}
     if isinstance(error, RequestRejected):
         reason = error.reason
@@ -141,9 +141,10 @@ def problem_of(error: Exception) -> HttpProblem | None:
     elif isinstance(error, RequestFailed):
         reason = error.reason
     else:
-        reason = next((reason for kind, reason in _ERRORS if isinstance(error, kind)), None)
-    if reason is None:
-        return None
+        known = (reason for kind, reason in _ERRORS if isinstance(error, kind))
+        if (reason := next(known, ProblemReason.FAILED)) is ProblemReason.FAILED:
+            detail = "the gateway failed: release nothing, and send the same request again"
+            return HttpProblem(status=STATUSES[reason], reason=reason, detail=detail)
     if fields["covered_by"] is not None:
         fields["covered_by"] = list(fields["covered_by"])
     return HttpProblem(status=STATUSES[reason], reason=reason, detail=str(error), **fields)
