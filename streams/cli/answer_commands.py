@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -20,7 +21,7 @@ from streams.cli.options import FILE_CLIENT, FOLLOW, ONLY_RUN, TAKE_OVER, arg, f
 from streams.cli.plan_commands import check, events_of, plan
 from streams.cli.printing import UnusableInput, note, plain, say, show, show_table, start_log
 from streams.cli.subjects import client_of, nothing_of, warn_of_absent
-from streams.cli.table_files import Kind, check_file, check_package, complete_file, write_table
+from streams.cli.table_files import Kind, check_file, complete_file, write_table
 from streams.config import Config
 from streams.failures import Exit
 
@@ -280,7 +281,7 @@ def _files_of(options: argparse.Namespace) -> dict[File, Path]:
     """Return the files to write, after a check that each can be written.
 
     Raises:
-        ConfigurationError: a package is not installed.
+        ModuleNotFoundError: a package is not installed.
         UnusableInput: a file cannot be written.
     """
     names: tuple[File, ...] = ("csv", "parquet", "plot")
@@ -288,9 +289,9 @@ def _files_of(options: argparse.Namespace) -> dict[File, Path]:
     if files and options.follow:
         raise UnusableInput("a file is complete only without --follow: give one or the other")
     if "parquet" in files:
-        check_package("pyarrow", "report")
+        import_module("pyarrow")
     if "plot" in files:
-        check_package("matplotlib", "plot")
+        import_module("matplotlib")
     for name, path in files.items():
         check_file(path, _PLOTS if name == "plot" else ())
     return files

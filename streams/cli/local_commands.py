@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -18,12 +19,11 @@ from uuid import uuid4
 from streams.cli.commands import command
 from streams.cli.options import BROKER, OBSERVER, arg, flag, log_level, setting_option, whole
 from streams.cli.printing import UnusableInput, note, say, show, show_table, start_log, tell
-from streams.cli.table_files import check_file, check_package
+from streams.cli.table_files import check_file
 from streams.config import Config, Unavailable
 from streams.failures import Exit
 from streams.kafka.topics import ensure_topics
-from streams.local import LocalFailure, LocalStack, LocalStackError
-from streams.local.launch_errors import how_to_install
+from streams.local import LocalStack
 from streams.local.server_process import LOOPBACK, free_ports
 from streams.operations.status import read_owners, topics_of
 
@@ -164,7 +164,7 @@ def demo(options: argparse.Namespace, config: Config) -> int:
     from streams.demo.purchases import PURCHASES_FILE, load_purchases, simulated_purchases
 
     # Everything that can be wrong is checked before anything is started.
-    check_package("matplotlib", "demo")
+    import_module("matplotlib")
     purchases = load_purchases(options.data) if options.data else simulated_purchases()
     try:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -283,7 +283,11 @@ def local_stack(
         known_ports: whether the servers may take the default ports.
         health: the address of each worker's health endpoint; none if it is empty.
     """
-    kind = _secure_stack() if secure else LocalStack
+    kind = LocalStack
+    if secure:
+        from streams.local.secure import SecureStack  # needs trustme
+
+        kind = SecureStack
     with kind(
         workers=0,
         partitions=config.partitions,
@@ -295,10 +299,9 @@ def local_stack(
         here = replace(config, kafka=stack.kafka, redis=stack.redis)
         if roles := getattr(stack, "roles", None):  # this one may read the state
             here = Config.load(roles["operator"], {})
-            partitions = topics_of(here).partitions  # a secure stack has created the topics
-        else:
-            # A directory that is kept may have topics with another number of partitions.
-            partitions = ensure_topics(here)
+        # A directory that is kept may have topics with another number of partitions. A secure stack
+        # has created the topics.
+        partitions = topics_of(here).partitions if roles else ensure_topics(here)
         here = replace(here, partitions=partitions)
         before = read_owners(here, partitions)  # from an earlier run on the same data
         note(f"Starting {workers} worker{'s' if workers != 1 else ''}")
@@ -307,23 +310,6 @@ def local_stack(
         if workers:
             _wait_for_owners(stack, here, before, workers)
         yield stack
-
-
-def _secure_stack() -> type[LocalStack]:
-    """Return the class of stacks with logins and rights.
-
-    Raises:
-        LocalStackError: the package for certificates is not installed.
-    """
-    try:
-        from streams.local.secure import SecureStack
-    except ImportError as error:
-        raise LocalStackError(
-            LocalFailure.NOT_INSTALLED,
-            f"Certificates and keys need a package that is not installed ({error}): "
-            f"{how_to_install('local')} installs it.",
-        ) from error
-    return SecureStack
 
 
 def _wait_for_owners(stack: LocalStack, config: Config, before: list[str], workers: int) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from streams.cli.options import (
 )
 from streams.cli.printing import UnusableInput, note, plain, say, show, tell
 from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
-from streams.cli.table_files import Kind, check_file, check_package, complete_file, write_table
+from streams.cli.table_files import Kind, check_file, complete_file, write_table
 from streams.config import Config
 from streams.failures import Exit
 from streams.operations.guarantees import ABOVE_BUDGET
@@ -313,7 +314,7 @@ def report(options: argparse.Namespace, config: Config) -> int:
     if output is not None:
         check_file(output, (".csv", ".parquet"))
         if output.suffix == ".parquet":
-            check_package("pyarrow", "report")
+            import_module("pyarrow")  # or fail before the replay
     try:
         with opened(config) as archive:
             reported = report_of(

@@ -18,8 +18,14 @@ from streams.cli.printing import close_unwritable_outputs, note
 from streams.config import Config, ConfigurationError, lacking, release
 from streams.failures import Exit, Failure
 
-_OF_SERVICE = {"aiohttp", "aiokafka", "faust", "prometheus_client", "redis"}
-"""The packages of the extra ``service``, which clients lack."""
+_EXTRAS = {
+    **dict.fromkeys(("aiohttp", "aiokafka", "faust", "prometheus_client", "redis"), "service"),
+    "cryptography": "secure",
+    "matplotlib": "plot",
+    "pyarrow": "report",
+    "trustme": "local",
+}
+"""The extras of packages that clients lack."""
 
 _EPILOG = """\
 A dataset is named DATASET, and a run DATASET/RUN. `turnstile COMMAND --help`
@@ -65,13 +71,13 @@ def _run(arguments: Sequence[str] | None) -> int:
             return command.function(options, config)
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
-            if package in _OF_SERVICE:
-                problem = lacking(f"`turnstile {command.name}`", "service", error)
-                # Pages are served by aiohttp, whatever they show.
-                if "budgets" in command.settings and package != "aiohttp":
-                    problem = ConfigurationError(f"{problem}, or give --budgets FILE")
-                raise problem from error
-            raise
+            if package not in _EXTRAS:
+                raise
+            problem = lacking(f"`turnstile {command.name}`", extra := _EXTRAS[package], error)
+            # Pages are served by aiohttp, whatever they show.
+            if "budgets" in command.settings and extra == "service" and package != "aiohttp":
+                problem = ConfigurationError(f"{problem}, or give --budgets FILE")
+            raise problem from error
     except Failure as error:
         note(": ".join(["turnstile", *getattr(error, "__notes__", ()), str(error)]))
         return error.exit_code

@@ -23,7 +23,7 @@ from streams.cli.options import (
     flag,
 )
 from streams.cli.printing import note, plain, say, show, tell
-from streams.config import Config, ConfigurationError, Unavailable, lacking, release
+from streams.config import Config, ConfigurationError, Unavailable, release
 from streams.failures import Exit
 from streams.kafka.access import GROUP, ROLES, TOPIC, TRANSACTIONS, AccessRule, rules_of
 from streams.operations.check_tables import Level
@@ -286,10 +286,7 @@ def new_keys(options: argparse.Namespace, config: Config) -> int:
 
     An existing file is not overwritten.
     """
-    try:
-        private, public = signatures.new_keys()
-    except ImportError as error:
-        raise lacking("a new key", "secure", error) from error
+    private, public = signatures.new_keys()
     secret, shown, who = _KEY_SETTINGS[options.purpose]
     pair = {"id": signatures.id_of(public), shown: public}
     if options.out is None:

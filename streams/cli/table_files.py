@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -15,7 +14,6 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from streams.cli.printing import UnusableInput
-from streams.config import ConfigurationError
 
 Kind: TypeAlias = Literal["text", "number", "integer", "flag", "time"]
 """The kind of the values of a column."""
@@ -38,18 +36,6 @@ def check_file(path: Path, endings: Sequence[str] = ()) -> None:
         raise UnusableInput(f"{path}: the folder {path.parent} does not exist")
     if path.is_dir():
         raise UnusableInput(f"{path} is a folder: give the name of a file in it")
-
-
-def check_package(package: str, extra: str) -> None:
-    """Check that a package for a kind of file is installed.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
-    if find_spec(package) is None:
-        raise ConfigurationError(
-            f"this file needs the package {package}: install dp-turnstile with its extra `{extra}`"
-        )
 
 
 @contextmanager

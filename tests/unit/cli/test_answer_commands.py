@@ -123,7 +123,7 @@ def test_a_missing_package_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("streams.cli.table_files.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, package, None)
     assert main(["answers", f"--{option}", str(tmp_path / "a.svg")]) == 2
     said = capsys.readouterr().err
     assert package in said

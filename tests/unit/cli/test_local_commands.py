@@ -45,7 +45,7 @@ def test_local_stack_waits_for_all_partitions_of_its_topics(
         return owners[:partitions]
 
     monkeypatch.setattr(local_commands, "LocalStack", Stack)
-    monkeypatch.setattr(local_commands, "_secure_stack", lambda: Stack)
+    monkeypatch.setattr("streams.local.secure.SecureStack", Stack)
     monkeypatch.setattr(local_commands, "read_owners", read_owners)
     monkeypatch.setattr(local_commands, "ensure_topics", lambda config: 7)
     monkeypatch.setattr(local_commands, "topics_of", lambda config: SimpleNamespace(partitions=7))

@@ -132,6 +132,24 @@ def test_password_in_a_variable_is_not_printed(
             assert "ret" not in run(capsys, *command.split())[1]
 
 
+@pytest.mark.parametrize(
+    ("package", "extra"), [("redis", "service"), ("cryptography", "secure"), ("trustme", "local")]
+)
+def test_the_extra_of_a_missing_package_is_named(
+    package: str,
+    extra: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=f"{package}.part")
+
+    monkeypatch.setattr("streams.records.signatures.new_keys", fail)
+    code, said = run(capsys, "keys", "new")
+    assert code == Exit.USAGE
+    assert f"extra `{extra}`" in said
+
+
 def test_traceback_of_a_bug_hides_passwords(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
