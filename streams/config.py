@@ -475,11 +475,7 @@ def _content(name: str, path: Path) -> str:
 
 
 def _checked(setting: Field[Any], value: Any) -> Any:
-    """Return a value with the type of its setting; variables are strings.
-
-    Raises:
-        ConfigurationError: the value has another type, or is not one of the possible values.
-    """
+    """Return a value of the type of its setting, or ``ConfigurationError``; variables are text."""
     try:
         converted = msgspec.convert(value, _TYPES[setting.name], strict=False)
     except UnicodeEncodeError:

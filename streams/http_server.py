@@ -102,11 +102,7 @@ class HttpServer:
         """Give a response to a request that failed another body than text; does nothing here."""
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: the address is in use, or does not belong to this machine.
-        """
+        """Listen, or raise ``OSError``: the address is in use, or not of this machine."""
         self._runner = web.AppRunner(
             self._app,
             handle_signals=False,

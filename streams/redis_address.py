@@ -63,11 +63,7 @@ class RedisAddress:
 
 
 def read_address(url: str) -> RedisAddress:
-    """Parse an address.
-
-    Raises:
-        UnusableAddress: the client of Redis would reject it later, or misread it.
-    """
+    """Parse an address; ``UnusableAddress`` if the client of Redis would reject or misread it."""
     if re.search(r"[\s\x00-\x1f]", url):
         raise UnusableAddress("it has a space: write it as %20")
     if re.match(r"rediss?\+", url):

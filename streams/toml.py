@@ -12,11 +12,7 @@ class UnusableToml(Exception):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a file.
-
-    Raises:
-        UnusableToml: says why, without quoting values.
-    """
+    """Return the content of a file; ``UnusableToml`` says why not, without quoting values."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except RecursionError:

@@ -24,9 +24,5 @@ class AsyncTokens(AbstractTokenProvider):
 
 
 def connection_settings(config: Config) -> dict[str, Any]:
-    """Return the settings of an aiokafka client.
-
-    Raises:
-        ConfigurationError: a certificate or the token provider cannot be used.
-    """
+    """Return the settings of an aiokafka client, or raise ``ConfigurationError``."""
     return {"bootstrap_servers": config.kafka, **security_with(config, AsyncTokens)}

@@ -169,12 +169,7 @@ def record_signer_of(config: Config, log: bytes, signers: Signers = WORKERS) -> 
 
 
 def verifier_of(config: Config, log: bytes, signers: Signers = WORKERS) -> RecordVerifier | None:
-    """Return the verifier of signatures; None if there is no trust store, so all records are
-    trusted.
-
-    Raises:
-        ConfigurationError: the trust store cannot be used.
-    """
+    """Return the verifier of signatures; None without a trust store: all records are trusted."""
     trust_store = _trust_store_of(config, signers)
     return None if trust_store is None else RecordVerifier(trust_store, log, signers)
 

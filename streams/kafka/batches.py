@@ -237,11 +237,7 @@ class EventBatch(RecordBatch):
 
 
 def batches_of(fetched: bytes) -> Iterator[RecordBatch]:
-    """Return the complete batches of a fetch; the broker may have cut off the last one.
-
-    Raises:
-        CorruptBatch: see the module.
-    """
+    """Return the complete batches of a fetch; the broker may have cut off the last one."""
     return map(RecordBatch, _slices(fetched))
 
 
@@ -250,14 +246,8 @@ def records_from(
 ) -> Iterator[FetchedRecord]:
     """Return the records of a batch at the offsets first to end - 1.
 
-    Args:
-        batch: the one with the offset ``first``, or a later one if that offset is missing.
-        first: the offset that comes next.
-        end: the offset after the last one that is wanted.
-        may_have_gaps: whether compaction or retention may have removed records.
-
-    Raises:
-        Gap: one of these offsets is missing before or within the batch.
+    It is the batch with the offset ``first``, or a later one if that offset is missing: a ``Gap``,
+    unless compaction or retention may have removed records.
     """
     if batch.base_offset > first and not may_have_gaps:
         raise Gap(first)
@@ -338,11 +328,7 @@ class _Unreadable(Exception):
 
 
 def _expand(codec: int, packed: memoryview) -> bytes:
-    """Return the content in no more memory than a small multiple of the limit.
-
-    Raises:
-        _Unreadable: it has more than ``EXPANDED_BYTES``, or cannot be expanded.
-    """
+    """Return up to ``EXPANDED_BYTES`` of content in little more memory, or ``_Unreadable``."""
     try:
         content = _CODECS[codec](packed)
     except Exception as error:  # each codec has exceptions of its own
@@ -512,11 +498,7 @@ class _Stream:
 
 
 def _decode(content: bytes, count: int) -> Iterator[_Decoded]:
-    """Decode the records of a batch.
-
-    Raises:
-        _Unreadable: there are more or fewer of them, or one is malformed.
-    """
+    """Decode all records of a batch, or raise ``_Unreadable``."""
     at = 0
     try:
         for _ in range(count):

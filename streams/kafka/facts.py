@@ -40,11 +40,7 @@ class KafkaFacts:
 
 
 def read_facts(config: Config) -> KafkaFacts:
-    """Return the facts about Kafka that this client may see.
-
-    Raises:
-        TopicsUnavailable: Kafka does not answer.
-    """
+    """Return the facts about Kafka that this client may see, or raise ``TopicsUnavailable``."""
     with administering(config, "look at the topics") as admin:
         return _facts(admin, config)
 
@@ -90,9 +86,6 @@ def read_inputs(config: Config, topics: Collection[str]) -> dict[str, dict[str, 
     """Return the retention settings of event topics; None for a topic that does not exist.
 
     A topic that this client may not see is left out.
-
-    Raises:
-        TopicsUnavailable: Kafka does not answer.
     """
     found: dict[str, dict[str, str] | None] = {}
     with administering(config, "look at the topics of events") as admin:

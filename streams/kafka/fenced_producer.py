@@ -38,9 +38,7 @@ _OFFSET = struct.Struct(">q")
 class Transactions:
     """Writes to one partition of the topic ``NAME``. Kafka fences the earlier epochs of its id.
 
-    Args:
-        signer: signs records; None if they are not signed.
-        verifier: verifies existing records; None if all are trusted.
+    Without a signer nothing is signed; without a verifier all records are trusted.
     """
 
     NAME: ClassVar[str]
@@ -61,11 +59,7 @@ class Transactions:
         self._failed = False
 
     async def start(self) -> None:
-        """Begin a new epoch, which fences every earlier one.
-
-        Raises:
-            NotSent: the broker does not answer.
-        """
+        """Begin a new epoch, which fences every earlier one, or raise ``NotSent``."""
         self._producer = aiokafka.AIOKafkaProducer(
             **connection_settings(self._config),
             transactional_id=f"{self._topic}-{self._partition}",

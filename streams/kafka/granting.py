@@ -24,13 +24,9 @@ from streams.kafka.results import TopicsUnavailable
 
 
 def grant(config: Config, granted: Mapping[str, Sequence[AccessRule]]) -> int:
-    """Give each principal these rights, in addition to those it has; calling it again does no harm.
+    """Give each principal these rights, in addition to those it has; return their number.
 
-    Returns:
-        The number of rights.
-
-    Raises:
-        TopicsUnavailable: no broker answers, it has no authorizer, or this user lacks the right.
+    ``TopicsUnavailable``: no broker answers, it has no authorizer, or this user lacks the right.
     """
     wanted = [
         acl
@@ -44,11 +40,7 @@ def grant(config: Config, granted: Mapping[str, Sequence[AccessRule]]) -> int:
 
 
 def set_passwords(config: Config, passwords: Mapping[str, str]) -> None:
-    """Create users who log in by SCRAM-SHA-512, or change the passwords of existing ones.
-
-    Raises:
-        TopicsUnavailable: no broker answers, or this user may not set passwords.
-    """
+    """Create users who log in by SCRAM-SHA-512, or change the passwords of existing ones."""
     wanted = [
         UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_512, password)
         for user, password in passwords.items()

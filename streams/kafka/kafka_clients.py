@@ -61,11 +61,7 @@ def new_admin(config: Config) -> KafkaAdminClient:
 
 @contextmanager
 def administering(config: Config, purpose: str) -> Iterator[KafkaAdminClient]:
-    """Open an admin client for a purpose, which the text of an error names.
-
-    Raises:
-        TopicsUnavailable: no broker answers, or this user lacks the right.
-    """
+    """Open an admin client for a purpose, which the text of a ``TopicsUnavailable`` names."""
     try:
         with closing(new_admin(config)) as admin:
             yield admin

@@ -89,11 +89,8 @@ class TopicReader:
     ) -> AsyncIterator[FetchedRecord]:
         """Return the records of an extent, in order, committed or not.
 
-        Args:
-            may_have_gaps: whether compaction or retention may have removed records.
-
-        Raises:
-            Gap: an offset is missing, or the topic ends before the extent does.
+        A missing offset is a ``Gap``, unless compaction or retention may have removed records; an
+        end of the topic before that of the extent is one, too.
         """
         first = extent.start
         async for batch in self._batches(partition, extent):

@@ -52,11 +52,7 @@ PRIVATE_NAMES: Final[Sequence[tuple[str, str, str]]] = (
 
 
 def check_private_names() -> None:
-    """Check that the code of the installed packages uses every private name.
-
-    Raises:
-        ConfigurationError: one is unused, so overriding or reading it would have no effect.
-    """
+    """Raise ``ConfigurationError`` unless the installed packages use every private name."""
     for package, owner, names in PRIVATE_NAMES:
         for name in set(names.split()) - _names_in(owner):
             raise ConfigurationError(

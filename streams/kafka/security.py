@@ -38,11 +38,7 @@ class NotAdmitted(TopicsUnavailable):
 
 
 def security(config: Config) -> dict[str, Any]:
-    """Return the settings of a kafka-python client, without the broker addresses.
-
-    Raises:
-        ConfigurationError: a certificate or the token provider cannot be used.
-    """
+    """Return the settings of a kafka-python client but addresses, or ``ConfigurationError``."""
     return security_with(config, Tokens)
 
 
@@ -63,11 +59,7 @@ def security_with(config: Config, tokens: Callable[[Config], Any]) -> dict[str, 
 
 
 def tls_context(config: Config) -> ssl.SSLContext:
-    """Return the TLS context: the trusted authorities, and this client's certificate.
-
-    Raises:
-        ConfigurationError: a certificate cannot be used.
-    """
+    """Return the trusted authorities and this client's certificate, or ``ConfigurationError``."""
     try:
         context = ssl.create_default_context(cafile=config.kafka_ca or None)
     except (ssl.SSLError, OSError) as error:

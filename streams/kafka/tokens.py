@@ -21,11 +21,7 @@ class NoToken(RuntimeError):
 
 
 def token_function(config: Config) -> Callable[[], str]:
-    """Import the token provider, and return a function that checks what it returns.
-
-    Raises:
-        ConfigurationError: it cannot be imported, or is not a function.
-    """
+    """Import the token provider, and return a function that checks what it returns."""
     name = config.kafka_token_provider
     module, _, function = name.partition(":")
     try:

@@ -156,20 +156,12 @@ class Topics:
         return seen
 
     def look(self) -> TopicsSeen:
-        """Return the current state of the topics.
-
-        Raises:
-            TopicsUnavailable: Kafka does not answer.
-        """
+        """Return the current state of the topics, or raise ``TopicsUnavailable``."""
         with self._lock:
             return self._ask(self._look)
 
     def extents(self, partitions: int) -> list[tuple[int, int]]:
-        """Return the start and end offsets of each partition of norms.
-
-        Raises:
-            TopicsUnavailable: Kafka does not answer.
-        """
+        """Return the start and end offsets of each partition of norms, or ``TopicsUnavailable``."""
         places = [TopicPartition(self._config.topic(NORMS), p) for p in range(partitions)]
 
         def ask(admin: KafkaAdminClient) -> list[tuple[int, int]]:
@@ -299,11 +291,7 @@ def _default_in_sync(admin: KafkaAdminClient, topic: str, options: Mapping[str, 
 
 
 def ensure_topics(config: Config) -> int:
-    """Create the topics that do not exist yet; return P, their number of partitions.
-
-    Raises:
-        TopicsUnavailable: no broker answers, or the topics cannot be used as they are.
-    """
+    """Create missing topics, and return P, their number of partitions, or ``TopicsUnavailable``."""
     with Topics(config) as topics:
         return topics.ensure().partitions
 

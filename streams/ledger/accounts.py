@@ -178,9 +178,7 @@ class Accounts:
         """Return the slots of distinct users, and the new users; change nothing.
 
         New users have the next slots, in their order. ``members`` are slots that must not be found.
-
-        Raises:
-            Rejection: DUPLICATE_USER or WRONG_PARTITION.
+        Reasons: DUPLICATE_USER, WRONG_PARTITION.
         """
         slots = self._index.find(users)
         new = positions(slots == UNKNOWN)

@@ -68,11 +68,7 @@ def budgets_of(state: State, dataset: str) -> Budgets:
 
 
 def open_budgets_of(state: State, dataset: str) -> Budgets:
-    """Return every budget that a charge to this open dataset draws on.
-
-    Raises:
-        Rejection: UNKNOWN_DATASET or DATASET_CLOSED.
-    """
+    """Return every budget that a charge draws on (UNKNOWN_DATASET, DATASET_CLOSED)."""
     budgets = budgets_of(state, dataset)
     check_open(state, dataset)
     return budgets

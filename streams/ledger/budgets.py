@@ -201,23 +201,17 @@ class Budgets:
         return erased if erased.any() else None
 
     def enrolment(self, users: UserIds, members: Numbers) -> list[Sought]:
-        """Return the slots of users to be enrolled, in each budget; change nothing.
+        """Return in each budget the slots of users to be enrolled; change nothing.
 
-        ``members`` are the slots of members in the dataset itself.
-
-        Raises:
-            Rejection: MIXED_USERS, DUPLICATE_USER or WRONG_PARTITION.
+        ``members`` are the slots of members in the dataset itself. Reasons: MIXED_USERS,
+        DUPLICATE_USER, WRONG_PARTITION.
         """
         for accounts in self.accounts:
             check_kinds(accounts.policy, accounts.first_user, users)
         return [self.own.seek(users, members), *(outer.seek(users) for outer in self.accounts[1:])]
 
     def cost_tables(self, packed: bytes, levels: int) -> list[AccountCostTable]:
-        """Unpack the cost table of each budget: units of every level, at every order.
-
-        Raises:
-            InvalidInput: they are no cost tables of these budgets.
-        """
+        """Unpack each budget's cost table, units by level and order, or raise ``InvalidInput``."""
         sizes = [8 * (levels + 1) * len(policy.budget) for policy in self.policies]
         if len(packed) != sum(sizes):
             allowed = f"{sum(sizes) // 8}, {levels + 1} levels of each order of all budgets"
@@ -265,11 +259,7 @@ class Policies(Tracked[Policy]):
             self.accounts[name] = Accounts(after, self._partition)
 
     def budgets(self, name: str) -> Budgets:
-        """Return the budgets of a dataset and its ancestors, the nearest first.
-
-        Raises:
-            KeyError: if the dataset does not exist.
-        """
+        """Return the budgets of an existing dataset and its ancestors, the nearest first."""
         if name not in self._budgets:
             found = [self.accounts[each] for each in self.with_ancestors(name)]
             family = [self.accounts[each] for each in self.outermost_of(name)]

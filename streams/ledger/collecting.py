@@ -323,11 +323,7 @@ def with_collected(charge: Charge, terms: CollectTerms, collected: Collected) ->
 
 
 def check_number(step: Address, collected: Collected, most: int) -> None:
-    """Check that a step has at most so many collected norms, in at most so many bytes.
-
-    Raises:
-        Rejection: TOO_MANY_NORMS.
-    """
+    """Check that a step has not too many collected norms, or bytes of ids (TOO_MANY_NORMS)."""
     if collected.is_too_large(step, most):
         detail = (
             f"step {step[-1]} has more than the {most} norms or {MAX_COLLECTED_BYTES} bytes that a "
@@ -347,14 +343,8 @@ def collect(
 ) -> Iterator[tuple[NormEvent, Rejection]]:
     """Collect the norms of a record, and yield the events that are rejected.
 
-    Args:
-        run: the open run.
-        terms: the terms under which it collects; None if it does not.
-        collected: what the partition has collected; each event is added, or rejected alone.
-        home: the partition and P, the number of partitions.
-
-    Raises:
-        Rejection: for the whole record; nothing has changed.
+    The run is open; ``terms`` are None if it does not collect. Each event is added to what was
+    collected, or rejected alone. After a ``Rejection`` of the whole record nothing has changed.
     """
     if request.step > run.step + MAX_AHEAD:
         detail = (

@@ -246,11 +246,7 @@ def pack_numbers(numbers: NDArray[np.integer]) -> bytes:
 
 
 def unpack_numbers(packed: bytes) -> NDArray[np.int64]:
-    """Unpack numbers into one row.
-
-    Raises:
-        ValueError: the bytes are no packed numbers.
-    """
+    """Unpack numbers into one row, or raise ``ValueError``."""
     if len(packed) < _HEAD.size:
         raise ValueError(f"{len(packed)} bytes are no packed numbers")
     least, count, width, steps = _HEAD.unpack_from(packed)

@@ -262,12 +262,9 @@ def _check_shares(state: State, policy: Policy, whole: Policy | None) -> None:
 
 
 def _check_families(state: State, policy: Policy) -> None:
-    """Check that a new dataset's parents are of one family, but for families without any run.
+    """Check that parents are of one family, but for families without any run (INVALID_POLICY).
 
     Otherwise a user who was erased in one of them could still be known in another.
-
-    Raises:
-        Rejection: INVALID_POLICY.
     """
     families = {state.policies.outermost_of(parent) for parent in policy.parents or ()}
     used = [
@@ -303,11 +300,7 @@ def _policies_around(state: State, policy: Policy) -> list[Policy]:
 
 
 def check_hold(state: State, budgets: Budgets, address: Address) -> None:
-    """Check that a run holds each outermost budget that it charges.
-
-    Raises:
-        Rejection: BUDGET_HELD, if another run has taken one over, even if that one is closed now.
-    """
+    """Check that no other run, open or closed, took a budget of this one over (BUDGET_HELD)."""
     if lacking := _not_held(state, budgets, address):
         raise _held(lacking)
 
@@ -315,12 +308,9 @@ def check_hold(state: State, budgets: Budgets, address: Address) -> None:
 def holds_to_take(
     state: State, budgets: Budgets, request: OpenRun, before: RunState | None, run: RunState
 ) -> list[str]:
-    """Return the outermost budgets that a run takes when it is opened: all that it lacks.
+    """Return the outermost budgets that an opened run lacks and takes; BUDGET_HELD if it may not.
 
     ``before`` is the run before the request, None if it is new, and ``run`` is the run after it.
-
-    Raises:
-        Rejection: BUDGET_HELD, if another run holds one and the request does not take over.
     """
     lacking = _not_held(state, budgets, request.address)
     # A repeated opening, by its sender or by the network, takes over no budget.
@@ -369,9 +359,6 @@ def erase(state: State, place: Place, request: Erase, sender: Sender | None = No
 
     Without a dataset, the user is erased wherever the sender may manage, and the answer names
     the outermost datasets of the other families.
-
-    Raises:
-        Rejection: for the first reason that applies; nothing has changed.
     """
     if request.dataset is not UNSET:
         check_key(budgets_of(state, request.dataset).own.policy, request)
@@ -390,11 +377,7 @@ def erase(state: State, place: Place, request: Erase, sender: Sender | None = No
 
 
 def _erase_in(state: State, family: Sequence[str], request: Erase) -> tuple[list[str], list[str]]:
-    """Erase a user in a family, which is given by its outermost datasets.
-
-    Returns:
-        The datasets in which the user is erased now, and those in which this request did it.
-    """
+    """Return the datasets of a family in which a user is erased now, and by this request."""
     there = [state.datasets[name] for name in state.policies.with_nested(*family)]
     for accounts in there:
         state.collected.erase(accounts.policy.dataset, request.user)

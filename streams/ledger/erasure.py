@@ -178,11 +178,7 @@ def blanked(users: UserIds, at: NDArray[np.int64]) -> UserIds:
 
 
 def check_key(policy: Policy, request: Erase | NormEvent | NormEvents) -> None:
-    """Check that a dataset and a request use ids of the same pseudonym key.
-
-    Raises:
-        Rejection: MIXED_USERS.
-    """
+    """Check that dataset and request use ids of the same pseudonym key (MIXED_USERS)."""
     if policy.pseudonyms != request.pseudonyms:
         detail = (
             f"dataset {policy.dataset!r} has pseudonyms of the key {policy.pseudonyms or 'none'}, "

@@ -173,12 +173,8 @@ def reject(
 ) -> Output:
     """Return the reject of a record that was not applied.
 
-    Args:
-        value: the record.
-        request: None if the record cannot be decoded.
-        rejection: why it was not applied.
-        current_attempt: that of the run that it names, if there is one.
-        names_erased: whether it is a norm event that names an erased user, whom no output names.
+    ``request`` is None if the record cannot be decoded, ``current_attempt`` that of the run which
+    it names, and ``names_erased`` whether it is an event of an erased user, whom no output names.
     """
     dataset, run, *_ = (*(request.address if request else ()), None, None)
     attempt, step, token = (getattr(request, name, None) for name in ("attempt", "step", "request"))

@@ -170,11 +170,7 @@ def _positions_between(
 
 
 def joined(parts: Sequence[AnyJoined]) -> AnyJoined:
-    """Return the answer of which these are all parts, in order; the only one unchanged.
-
-    Raises:
-        ValueError: a part is missing, or parts of several answers are mixed.
-    """
+    """Return the answer whose parts, all and in order, these are, or raise ``ValueError``."""
     first = parts[0]
     if len(parts) == 1 and first.parts is UNSET:
         return first
@@ -266,11 +262,7 @@ _JOINS: dict[type[object], Callable[[Any], dict[str, Any]]] = {
 
 
 def _starts(counts: Sequence[int]) -> NDArray[np.int64]:
-    """Return the number of rows before each part, and that of all rows.
-
-    Raises:
-        ValueError: a number is negative.
-    """
+    """Return the number of rows before each part, and of all; ``ValueError`` if one is negative."""
     if min(counts) < 0:
         raise ValueError("has a part about fewer than no rows")
     return np.cumsum([0, *counts])

@@ -360,9 +360,6 @@ def enrolment(
 
     Returns:
         The roster's terms, and in each budget the slots of users who are not members yet.
-
-    Raises:
-        Rejection: for the first reason that applies.
     """
     asked = Terms(float(request.clip_norm), request.levels)
     known = terms or asked
@@ -401,14 +398,7 @@ def enrolment(
 def cost_tables(
     charge: ChargeRoster, terms: Terms, members: Members, budgets: Budgets
 ) -> tuple[Terms, list[AccountCostTable] | None]:
-    """Check the mechanism and the cost table of a roster's step; nothing has changed yet.
-
-    Returns:
-        The roster's terms from this step on, and the cost table of each budget if it changes.
-
-    Raises:
-        Rejection: for the first reason that applies.
-    """
+    """Check a roster's step; return its terms, and each budget's cost table if it changes."""
     if charge.members != len(members):
         detail = f"the roster has {len(members)} members here, not {charge.members}"
         raise Rejection(Reason.ROSTER_CHANGED, detail)
@@ -433,11 +423,7 @@ def cost_tables(
 
 
 def changed_levels(charge: ChargeRoster, count: int, highest: int) -> tuple[Rows, Bytes]:
-    """Return the positions whose levels a step changes (a slice of all), and the new levels.
-
-    Raises:
-        Rejection: INVALID_LEVELS.
-    """
+    """Return the positions (or a slice of all) and levels that a step changes (INVALID_LEVELS)."""
     rows = np.frombuffer(charge.positions, dtype="<u4").astype(np.int64)
     levels = np.frombuffer(charge.levels, dtype=np.uint8)
     all_levels = not len(rows) and len(levels)

@@ -203,11 +203,9 @@ class Rule:
     def shares(
         self, bounds: NDArray[np.float64], order: OrderIndex | None = None
     ) -> NDArray[np.float64]:
-        """Return the largest share of the budget, over the orders, that each bound is, (n,).
+        """Return the share of the budget that each bound is at the order where it is largest, (n,).
 
-        Args:
-            bounds: of ``bounds``.
-            order: the order of each user, if users are bound.
+        ``order`` is that of each user, if users are bound.
         """
         budgets = self._measure.stated(self.terms.units_of(order)[0])
         shares = bounds / budgets
@@ -217,11 +215,7 @@ class Rule:
         return np.asarray(shares * shares if self._measure.power == 2 else shares)
 
     def cost_table(self, packed: bytes) -> AccountCostTable:
-        """Unpack a cost table: units of every level, at every order.
-
-        Raises:
-            InvalidInput: charges fall from one level to the next, or are out of range.
-        """
+        """Unpack a cost table, units by level and order, or raise ``InvalidInput``."""
         units: Numbers = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)
         if self._measure.per_order:
             units = units.reshape(-1, len(self._policy.budget))

@@ -103,11 +103,7 @@ def takes_terms(known: RunState | None, opened: RunState, *, has_roster: bool) -
 
 
 def _confirmed(run: RunState | None, request: OpenRun, token: str) -> RunState:
-    """Return the run if the attempt that was opened with a token is the current one.
-
-    Raises:
-        Rejection: UNKNOWN_RUN, RUN_CLOSED or OLDER_ATTEMPT.
-    """
+    """Return a run by the token of its attempt (UNKNOWN_RUN, RUN_CLOSED, OLDER_ATTEMPT)."""
     if run is None or request.attempt > run.attempt:
         detail = f"attempt {request.attempt} of run {request.run!r} was never opened"
         raise Rejection(Reason.UNKNOWN_RUN, detail)
@@ -154,11 +150,7 @@ def check_next_step(run: RunState, charge: Charge | ChargeRoster) -> None:
 
 
 def stored_decision(run: RunState, charge: Charge | ChargeRoster, digest: bytes) -> _AnyDecision:
-    """Return the decision about the last step, for a charge with the same content.
-
-    Raises:
-        Rejection: STEP_CONTENT_CHANGED.
-    """
+    """Return the last decision, for a charge with the same content (STEP_CONTENT_CHANGED)."""
     if digest != run.digest:
         detail = f"step {charge.step} was already charged with other content"
         raise Rejection(Reason.STEP_CONTENT_CHANGED, detail)

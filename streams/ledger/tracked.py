@@ -89,11 +89,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
         return changes
 
     def restore_entry(self, name: str, packed: bytes) -> None:
-        """Set an entry to its stored value, or delete it.
-
-        Raises:
-            UnknownState: another release wrote it, with unknown fields or values.
-        """
+        """Set an entry to its stored value, or delete it; ``UnknownState`` of another release."""
         address = _address(name)
         if packed != _GONE:
             try:

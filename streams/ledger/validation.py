@@ -215,11 +215,7 @@ def filter_of(policy: Policy) -> BudgetFilter:
 
 
 def mechanism_of(charge: Charge | ChargeRoster) -> Mechanism:
-    """Return the mechanism that a step names.
-
-    Raises:
-        InvalidInput: it has no such scale or sampling rate.
-    """
+    """Return the mechanism that a step names, or raise ``InvalidInput``."""
     sampling_rate = charge.sampling_rate if isinstance(charge, ChargeRoster) else 1.0
     return MECHANISMS[charge.mechanism](charge.scale, sampling_rate)
 
@@ -302,12 +298,8 @@ def check_charge(
 ) -> tuple[UserIds, NDArray[np.float64], Mechanism]:
     """Check everything about a charge that needs no accounts (LENGTH_MISMATCH to NORM_ABOVE_CLIP).
 
-    Args:
-        held: for each budget charged, the dataset's own first: the policy, and the first user in
-            this partition, if there is one.
-
-    Returns:
-        The users, their norms and the mechanism.
+    ``held`` has for each budget charged, the dataset's own first, the policy, and the first user in
+    this partition, if there is one.
     """
     users, norms = UserIds.unpack(charge.users), unpack_norms(charge.norms)
     if len(norms) != len(users):
@@ -354,12 +346,9 @@ def check_no_member(users: UserIds, slots: NDArray[np.int64], members: NDArray[n
 
 
 def check_new_users(users: UserIds, partition: int, partitions: int) -> None:
-    """Check new users; known users were checked when they were new.
+    """Check users who were not known before (DUPLICATE_USER, WRONG_PARTITION).
 
     Keyed hashes of erased users belong to no partition.
-
-    Raises:
-        Rejection: DUPLICATE_USER or WRONG_PARTITION.
     """
     check_distinct(users)
     if not users.are_integers:
@@ -405,11 +394,7 @@ def check_kinds(policy: Policy, first: User | None, users: UserIds) -> None:
 
 
 def check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
-    """Check that norms are finite, not negative and at most ``clip_norm``, itself such a number.
-
-    Raises:
-        Rejection: INVALID_NORM or NORM_ABOVE_CLIP.
-    """
+    """Check norms, and ``clip_norm``, the largest allowed (INVALID_NORM, NORM_ABOVE_CLIP)."""
     if clip_norm is not None and not (0 <= clip_norm < np.inf):
         raise Rejection(Reason.INVALID_NORM, f"clip_norm {clip_norm} is not a finite number >= 0")
     if not len(norms):
@@ -459,11 +444,9 @@ def check_request(users: int) -> None:
 
 
 def check_balances(users: int, orders: Mapping[str, int]) -> None:
-    """Check the number of accounts and balances that one step changes (TOO_LARGE).
+    """Check how many accounts and balances one step changes (TOO_LARGE).
 
-    Args:
-        users: the users of the charge, or the members of the roster.
-        orders: for each budget that the step counts against, its number of orders (at least 1).
+    The users are those of the charge, or the members of the roster; each budget has its orders.
     """
     accounts, balances = users * len(orders), users * sum(orders.values())
     if accounts > MAX_ACCOUNTS or balances > MAX_BALANCES:

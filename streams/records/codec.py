@@ -104,9 +104,6 @@ def decode_signed(value: bytes | None) -> tuple[Request, Sender | None]:
     """Decode a request and its sender; the sender is None if the request is unsigned.
 
     The signature is not verified.
-
-    Raises:
-        Rejection: as ``decode_request``.
     """
     if value is None:
         raise Rejection(Reason.MALFORMED, "the record has no value (a tombstone)")

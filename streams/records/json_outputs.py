@@ -226,11 +226,7 @@ def _unit_of(record: answers.OdometerRecord) -> Any:
 
 
 def _packed(record: Any) -> Any:
-    """Return a record with packed arrays in place of lists, which may contradict each other.
-
-    Raises:
-        ValueError: they cannot be packed, or packed bits are not of so many users.
-    """
+    """Return a record with packed arrays in place of lists, or raise ``ValueError``."""
     match record:
         case DecisionJson():
             packed: dict[str, Any] = {

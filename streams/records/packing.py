@@ -48,11 +48,7 @@ def pack_positions(positions: NDArray[np.integer], count: int) -> bytes:
 
 
 def unpack_positions(packed: bytes, count: int) -> NDArray[np.int64]:
-    """Return packed positions, int64 and increasing.
-
-    Raises:
-        ValueError: the bytes are not packed positions among ``count`` members.
-    """
+    """Return packed positions, int64 and increasing, or raise ``ValueError``."""
     if packed == NO_PACKED:
         return np.empty(0, dtype=np.int64)
     content = packed[1:]

@@ -143,11 +143,7 @@ class TrustStore:
         return _id_of(public_bytes(public)) in self._keys
 
     def check(self, place: SignedPlace, content: Content, signature: bytes | None) -> None:
-        """Check that a trusted key has signed a record for its place.
-
-        Raises:
-            Unsigned: no trusted key has.
-        """
+        """Check that a trusted key has signed a record for its place, or raise ``Unsigned``."""
         if not signature:
             raise Unsigned("the record has no signature")
         way = signature[_HEAD_BYTES:]
@@ -194,33 +190,21 @@ def new_keys() -> tuple[str, str]:
 
 
 def private_key_of(text: str) -> Ed25519PrivateKey:
-    """Return the private key in a text of `new_keys`.
-
-    Raises:
-        InvalidKey: the text is not a private key.
-    """
+    """Return the private key in a text of `new_keys`, or raise ``InvalidKey``."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(_key_bytes(text, _PRIVATE, "private"))
 
 
 def public_key_of(text: str) -> Ed25519PublicKey:
-    """Return the public key in a text of `new_keys`.
-
-    Raises:
-        InvalidKey: the text is not a public key.
-    """
+    """Return the public key in a text of `new_keys`, or raise ``InvalidKey``."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     return Ed25519PublicKey.from_public_bytes(public_bytes(text))
 
 
 def id_of(public: str) -> str:
-    """Return the id of a public key in logs and errors.
-
-    Raises:
-        InvalidKey: the text is not a public key.
-    """
+    """Return the id of a public key in logs and errors, or raise ``InvalidKey``."""
     return _id_of(public_bytes(public)).hex()
 
 
@@ -231,11 +215,7 @@ def keys_in(trust_store: str) -> list[str]:
 
 
 def public_bytes(text: str) -> bytes:
-    """Return the 32 bytes of the public key in a text of `new_keys`.
-
-    Raises:
-        InvalidKey: the text is not a public key.
-    """
+    """Return the 32 bytes of the public key in a text of `new_keys`, or raise ``InvalidKey``."""
     return _key_bytes(text, _PUBLIC, "public")
 
 

@@ -131,11 +131,7 @@ class UserIds:
         return UserIds(replaced)
 
     def distinct(self) -> tuple[UserIds, NDArray[np.int64]]:
-        """Return the distinct ids in the order of their first positions, and where each id is.
-
-        Returns:
-            m distinct ids, and for each of the n ids its index among them, shape (n,).
-        """
+        """Return the distinct ids, in the order of their first positions, and each id's index."""
         if not self.are_integers:
             known: dict[User, int] = {}
             places = [known.setdefault(user, len(known)) for user in self._mixed]
@@ -213,11 +209,7 @@ def _later_characters(text: str) -> set[str]:
 
 
 def user_key(user: User) -> bytes:
-    """Return the Kafka key of a user.
-
-    Raises:
-        OverflowError: an integer outside the signed 64-bit range.
-    """
+    """Return the Kafka key of a user; ``OverflowError`` for an integer beyond 64 bits."""
     return user.encode() if isinstance(user, str) else int(user).to_bytes(8, "big", signed=True)
 
 

@@ -68,11 +68,7 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Identity:
-        """Return the identity in a meta that may be of another layout.
-
-        Raises:
-            Damaged: the meta is of this layout, and not what was written.
-        """
+        """Return the identity in a meta, which may be of another layout, or raise ``Damaged``."""
         found = cls(*(fields.get(name, "none") for name in cls._fields))
         # The layout itself may be the damaged field, so the digest is that of a meta of this one.
         is_intact = is_whole({**fields, "layout": str(LAYOUT)})
@@ -112,11 +108,7 @@ class Meta(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Meta:
-        """Return the meta that a store or a snapshot has.
-
-        Raises:
-            Damaged: it is not what was written.
-        """
+        """Return the meta that a store or a snapshot has, or raise ``Damaged``."""
         if not is_whole(fields):
             raise Damaged("meta is not what was written: its digest differs")
         try:
@@ -191,11 +183,7 @@ def pack_change(first: int, next_offset: int, packed: bytes) -> list[bytes]:
 
 
 def unpack_change(entry: bytes) -> Change:
-    """Return an entry of ``changes``.
-
-    Raises:
-        Damaged: it is not what was written.
-    """
+    """Return an entry of ``changes``, or raise ``Damaged``."""
     try:
         return msgspec.msgpack.decode(without_digest(entry), type=Change)
     except msgspec.MsgspecError as error:
@@ -208,11 +196,7 @@ def with_digest(content: bytes, name: str = "") -> bytes:
 
 
 def without_digest(packed: bytes, name: str = "") -> bytes:
-    """Return the content that was given to ``with_digest``.
-
-    Raises:
-        Damaged: it is not what was written.
-    """
+    """Return the content that was given to ``with_digest``, or raise ``Damaged``."""
     content = packed[_DIGEST_BYTES:]
     if with_digest(content, name) != packed:
         raise Damaged(f"{name or 'an entry'} is not what was written: its digest differs")
@@ -253,11 +237,7 @@ def outbox_entry_name(first: int, number: int) -> str:
 
 
 def outbox_entry_place(name: str) -> tuple[int, int]:
-    """Return the arguments that were given to ``outbox_entry_name``.
-
-    Raises:
-        Damaged: it is not such a name.
-    """
+    """Return the arguments of ``outbox_entry_name``, or raise ``Damaged``."""
     try:
         first, number = name.split("/")
         return int(first), int(number)

@@ -97,11 +97,7 @@ class RedisStore(Store):
         await self.close()
 
     async def connect(self) -> None:
-        """Open all connections. No connection is opened after this.
-
-        Raises:
-            StoreUnavailable: Redis does not answer.
-        """
+        """Open all connections, or raise ``StoreUnavailable``. None is opened after this."""
         with self._reaching():
             await self._nodes.open()
 
@@ -110,13 +106,9 @@ class RedisStore(Store):
         await self._nodes.close()
 
     async def check(self) -> str | None:
-        """Check that Redis answers and never evicts keys.
+        """Check that Redis answers and never evicts keys, or raise ``StoreUnavailable``.
 
-        Returns:
-            A warning if the eviction policy cannot be read.
-
-        Raises:
-            StoreUnavailable: Redis does not answer, or may evict keys.
+        Return a warning if the eviction policy cannot be read.
         """
         with self._reaching():
             found = [await _memory_settings(node.client) for node in await self._nodes.found()]
@@ -137,11 +129,7 @@ class RedisStore(Store):
         return None
 
     async def facts(self) -> list[dict[str, Any]]:
-        """Return the INFO of each server, with its clock as ``now`` and its ``address``.
-
-        Raises:
-            StoreUnavailable: Redis does not answer.
-        """
+        """Return the INFO of each server, with its clock as ``now`` and its ``address``."""
         with self._reaching():
             return [await _facts(node.client) for node in await self._nodes.found()]
 
@@ -169,11 +157,7 @@ class RedisStore(Store):
         return Acquired(_verdict(found), _text(_pairs(before)))
 
     async def load(self, partition: int) -> StoredState | None:
-        """Return the whole state of a partition, read atomically; None if there is none.
-
-        Raises:
-            Damaged: the state is incomplete.
-        """
+        """Return the whole state of a partition, read atomically; None if there is none."""
         meta, pages, changes, outbox, pulse = await self._at_once(
             partition,
             ("HGETALL", "meta"),

@@ -113,11 +113,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def meta(self) -> Meta:
-        """The meta of the state.
-
-        Raises:
-            Damaged: it is of another layout.
-        """
+        """The meta of the state; raises ``Damaged`` if it is of another layout."""
         return Meta.of(self.fields)
 
 
@@ -133,11 +129,7 @@ class Snapshot:
     outbox: Mapping[str, bytes] = field(default_factory=dict)
 
     def state(self) -> StoredState:
-        """Return the verified state.
-
-        Raises:
-            Damaged: the state is incomplete.
-        """
+        """Return the verified state, or raise ``Damaged``."""
         return verified(self.manifest.fields, self.pages, self.changes, self.outbox)
 
 
@@ -157,14 +149,7 @@ class SnapshotBuilder:
         self._pages: dict[str, Block] = {}
 
     def keep(self, hashes: Mapping[str, int]) -> list[str]:
-        """Keep the pages that the last snapshot has.
-
-        Args:
-            hashes: the hashes of all pages, by name.
-
-        Returns:
-            The names of the other pages: each has to be added.
-        """
+        """Keep the pages that the last snapshot has; return the names of those to be added."""
         known = self._last.listing.pages if self._last else {}
         self._pages = {
             name: known[name]
@@ -269,11 +254,7 @@ class _Search:
         self.found = {key: value for key, value in self.found.items() if key in self._wanted}
 
     def content(self, name: str, block: Block) -> bytes:
-        """Return the content of a block, reading on as far as needed.
-
-        Raises:
-            Damaged: a chunk is missing, or the content is not what was written.
-        """
+        """Return the content of a block, reading on as far as needed, or raise ``Damaged``."""
         keys = [_key(place) for place in block.places]
         self.reaches(keys)
         parts = [self.found.get(key) for key in keys]

@@ -147,11 +147,7 @@ class Store(Protocol):
         """
 
     async def load(self, partition: int) -> StoredState | None:
-        """Return the whole state of a partition; None if there is none.
-
-        Raises:
-            Damaged: the state is incomplete.
-        """
+        """Return the whole state of a partition, or None; ``Damaged`` if it is incomplete."""
 
     async def glance(self, partition: int) -> Glance:
         """Return the facts about a partition that take the same time however large its state is."""

@@ -48,11 +48,7 @@ def verified(
     changes: Sequence[bytes],
     outbox: Mapping[str, bytes],
 ) -> StoredState:
-    """Return the verified state from the contents of each key.
-
-    Raises:
-        Damaged: something is missing, older than it should be, or unreadable.
-    """
+    """Return the verified state from the contents of each key, or raise ``Damaged``."""
     meta = Meta.of(fields)
     check_counts(meta, pages, changes, outbox)
     hashes = {name: page_hash(name, page) for name, page in pages.items()}
@@ -70,11 +66,7 @@ def verified(
 
 
 def check_counts(meta: Meta, pages: Sized, changes: Sized, outbox: Sized) -> None:
-    """Check that there are as many entries as meta says; its digest does not cover the numbers.
-
-    Raises:
-        Damaged: some are missing.
-    """
+    """Raise ``Damaged`` unless all entries are there; the digest does not cover their numbers."""
     for name, kept, counted in (
         ("pages", len(pages), meta.pages),
         ("changes", len(changes), meta.changes),

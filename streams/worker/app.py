@@ -147,11 +147,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
 
 
 def _traces() -> DecisionTraces:
-    """Return what traces decisions.
-
-    Raises:
-        ConfigurationError: OpenTelemetry is not installed.
-    """
+    """Return what traces decisions; ``ConfigurationError`` without OpenTelemetry."""
     try:
         from streams.worker.traces import DecisionTraces
     except ImportError as error:

@@ -37,11 +37,7 @@ logger = logging.getLogger("turnstile.worker")
 
 
 async def check_continues(meta: Meta | None, log: Log, suspensions: Suspensions) -> None:
-    """Check that the log continues a state of this topic; None: nothing has been applied yet.
-
-    Raises:
-        PartitionSuspended: it does not.
-    """
+    """Raise ``PartitionSuspended`` unless the log continues this state; None: nothing applied."""
     misfit = suspensions.out_of_log(meta.next if meta else 0)
     if meta and not misfit:
         misfit = await rewritten(meta.chain, meta.leader_epoch, log, suspensions)

@@ -168,11 +168,7 @@ class TurnstileApp(faust.App):
 def _credentials(
     config: Config,
 ) -> OAuthCredentials | SASLCredentials | SSLCredentials | None:
-    """Return the credentials of the app in Faust's classes; None for a plaintext connection.
-
-    Raises:
-        ConfigurationError: a certificate cannot be used.
-    """
+    """Return the credentials of the app in Faust's classes; None for a plaintext connection."""
     settings = connection_settings(config)
     context = settings.get("ssl_context")
     if "sasl_oauth_token_provider" in settings:

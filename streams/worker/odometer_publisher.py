@@ -107,11 +107,7 @@ class OdometerPublisher:
     async def publish(
         self, first: int, origin: Origin, outputs: Sequence[Output]
     ) -> asyncio.Future[None]:
-        """Queue the odometer records of a batch that begins at an offset.
-
-        Returns:
-            A future that ends when the broker has all of them.
-        """
+        """Queue a batch's odometer records, with its first offset; return a future of all."""
         while self._bytes >= WAITING_BYTES:
             self._room.clear()
             await self._room.wait()

@@ -85,11 +85,7 @@ class OwnedPartitions:
         self.count: int | None = None
 
     async def acquire(self, assigned: Collection[int]) -> dict[int, int]:
-        """Own exactly these partitions.
-
-        Returns:
-            The offset to fetch next, for every partition that can be decided.
-        """
+        """Own exactly these partitions; return the offsets to fetch next of those to be decided."""
         async with self._acquiring:
             for partition in sorted(self.by_partition.keys() - set(assigned)):
                 await self._let_go(partition)
@@ -385,11 +381,7 @@ def _view(partition: int, processor: Processor) -> PartitionView:
 
 
 def _check_identity(acquired: Acquired, suspensions: Suspensions) -> None:
-    """Check that the state in Redis belongs to this log and was written by workers.
-
-    Raises:
-        PartitionSuspended: it does not, or it was not.
-    """
+    """Raise ``PartitionSuspended`` unless the state is of this log, and written by workers."""
     if acquired.verdict is Verdict.FOREIGN:
         raise PartitionSuspended(suspensions.foreign())
     if acquired.verdict is Verdict.MISFIT:
@@ -400,11 +392,7 @@ def _check_identity(acquired: Acquired, suspensions: Suspensions) -> None:
 
 
 def _meta_of(acquired: Acquired) -> Meta | None:
-    """Return the meta before the acquisition; None if there was none.
-
-    Raises:
-        Damaged: a part of the state is missing, or is not what was written.
-    """
+    """Return the meta before the acquisition, None without one, or raise ``Damaged``."""
     if acquired.verdict is not Verdict.OK:
         raise Damaged("a key or a field is missing, has lost entries, or is not what was written")
     return Meta.of(acquired.before) if acquired.before else None

@@ -79,11 +79,7 @@ class Epochs(Protocol):
     """Writes to one partition of a topic. The broker accepts only the latest epoch."""
 
     async def start(self) -> None:
-        """Begin a new epoch, which fences every earlier one.
-
-        Raises:
-            NotSent: the broker does not answer.
-        """
+        """Begin a new epoch, which fences every earlier one, or raise ``NotSent``."""
 
     async def stop(self) -> None:
         """Disconnect; do nothing if no epoch was begun."""
@@ -93,12 +89,9 @@ class FencedProducer(Epochs, Protocol):
     """Writes the odometer records of one partition."""
 
     async def last(self) -> Sent | None:
-        """Return the last committed record of any epoch; call it after ``start``.
+        """Return the last committed record of any epoch, or raise ``NotSent``; start first.
 
         None if the topic has no record, or if the last one names no origin.
-
-        Raises:
-            NotSent: the broker does not answer.
         """
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:

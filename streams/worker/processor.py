@@ -167,11 +167,7 @@ class Processor:
         await self.outbox.settle(PAUSE_WITHIN)
 
     async def resume(self, version: int) -> int:
-        """Take records again, if no other worker owned the partition in between.
-
-        Returns:
-            The offset from which records have to be fetched.
-        """
+        """Take records again, unless another owned the partition; return the offset to fetch."""
         async with self._lock:
             self.writer.version = version
             self.moved_at = self._time()  # the pause is no time without progress

@@ -41,12 +41,8 @@ async def find_snapshot(
 ) -> Snapshot | None:
     """Return the snapshot that has to replace the state in Redis; None to continue from there.
 
-    Args:
-        next_offset: where Redis continues; 0 if it has nothing that can be used.
-
-    Raises:
-        PartitionSuspended: the log does not continue the last snapshot, or that one cannot be used
-            and is needed.
+    ``next_offset`` is where Redis continues, 0 if it has nothing that can be used. The partition is
+    suspended if the log does not continue the last snapshot, or that one is needed and unusable.
     """
     if 0 < next_offset >= suspensions.log_start:
         return None

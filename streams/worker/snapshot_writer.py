@@ -203,11 +203,7 @@ class SnapshotWriter:
 
     @asynccontextmanager
     async def _may_write(self) -> AsyncIterator[None]:
-        """Hold the lock under which memory and Redis agree.
-
-        Raises:
-            NotWritten: the partition is no longer decided here.
-        """
+        """Hold the lock under which memory and Redis agree, or raise ``NotWritten``."""
         async with self._owner.settled() as may_write:
             if not may_write:
                 raise NotWritten
