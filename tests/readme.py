@@ -88,11 +88,6 @@ def blocks_of_the_service() -> list[str]:
     return [block for block in blocks() if 'Turnstile("localhost:9092"' in block]
 
 
-def blocks_of_a_plain_client() -> list[str]:
-    """Those without this package; the tests of the pipeline run them on a real broker."""
-    return [block for block in blocks() if "bootstrap_servers" in block]
-
-
 def blocks_of_an_example() -> list[str]:
     """One that imports a script of ``examples``; the tests of that script run it."""
     return [block for block in blocks() if "from dataset_ledger import" in block]

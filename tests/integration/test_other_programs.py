@@ -21,7 +21,7 @@ from streams import CollectTerms
 from streams.records.users import partitions_of
 from tests.integration.service import Service, ServiceFactory
 from tests.integration.test_outputs import raw
-from tests.readme import TOP, blocks, code, page
+from tests.readme import TOP, code, page
 from tests.waiting import eventually
 
 PAGE = page("budgets/other-programs")
@@ -168,21 +168,6 @@ def written(path: Path, about: str, count: int) -> list[str]:
     text = path.read_text() if path.exists() else ""
     lines = [line for line in text.splitlines(keepends=True) if about in line and line[-1] == "\n"]
     return lines if len(lines) >= count else []
-
-
-def test_a_block_with_kafka_python_alone_prints_odometers(
-    shared: Service, capsys: pytest.CaptureFixture[str]
-) -> None:
-    t, users = shared.client, list(range(5))
-    t.create_dataset("printed", measure="zcdp", budget=0.5, user_ids="integer")
-    t.run("printed", "r").charge(users, [1.0] * 5, noise_stddev=2.0)
-    shared.settle()
-    (block,) = (block for block in blocks(page("budgets/following")) if "KafkaConsumer(" in block)
-    exec(fill(block, shared), {})
-    last = {record.user: record for record in t.odometer("printed", follow=False)}
-    assert sorted(last) == users
-    wanted = {f"{user} {last[user].bound} rho {last[user].spent_share}" for user in users}
-    assert wanted <= set(capsys.readouterr().out.splitlines())
 
 
 def test_a_faust_agent_prints_each_halt_once_through_a_takeover(

@@ -18,7 +18,6 @@ from tests.readme import (
     TOP,
     blocks,
     blocks_of_a_file,
-    blocks_of_a_plain_client,
     blocks_of_a_subscriber,
     blocks_of_an_example,
     blocks_of_epochs,
@@ -161,7 +160,7 @@ def test_every_example_is_run_by_some_test() -> None:
     """By those who know what each needs: here, with the trainers, and with the service."""
     run = [*blocks_of_the_library(), *blocks_of_the_service(), *blocks_of_sampled_training()]
     run += blocks_of_a_subscriber() + blocks_of_a_file() + blocks_of_an_example()
-    run += blocks_of_epochs() + blocks_of_several_datasets() + blocks_of_a_plain_client()
+    run += blocks_of_epochs() + blocks_of_several_datasets()
     assert [len(blocks_of_the_library()), len(blocks_of_the_service())] == [1, 2]
     assert sorted(run) == sorted(blocks())
 

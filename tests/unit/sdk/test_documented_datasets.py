@@ -9,7 +9,7 @@ import pytest
 from streams import RunIsClosed, Turnstile
 from tests.readme import blocks_of_epochs, blocks_of_several_datasets
 
-RELEASE, OPENING = blocks_of_epochs()
+(RELEASE,) = blocks_of_epochs()
 CHARGES, CLOSING = RELEASE.split("# Per week")
 
 
@@ -18,20 +18,17 @@ def decided(names: dict[str, Any], release: str = CHARGES) -> dict[str, list[boo
     return {week: decision.admitted.tolist() for week, decision in names["decisions"].items()}
 
 
-def of_person(release: str, query: str = "report-1") -> str:
-    """Return the release with a budget for a lifetime, and its runs opened as documented."""
-    opened = release.replace('t.run(f"clicks.{week}", "report-1", released=-1)', "OPENED")
+def of_person(release: str) -> str:
+    """Return the release with a budget for a lifetime, which its weeks take over in turn."""
+    opened = release.replace("released=-1", "released=-1, take_over=True")
     assert opened != release
-    terms = 'parents="person", epsilon=1.0'
-    return opened.replace("OPENED", f'open_run(week, "{query}")').replace("epsilon=1.0", terms)
+    return opened.replace("epsilon=1.0", 'parents="person", epsilon=1.0')
 
 
 def service_of_person(**policy: Any) -> dict[str, Any]:
     turnstile = Turnstile.in_memory()
     turnstile.create_dataset("person", **policy)
-    names: dict[str, Any] = {"t": turnstile}
-    exec(OPENING, names)
-    return names
+    return {"t": turnstile}
 
 
 def test_release_charges_each_week_until_it_is_closed() -> None:
