@@ -3,7 +3,8 @@
 Opening a run makes a new attempt in every partition, under one policy:
 
 1. Ask every partition for its next attempt, partition 0 first. Of two runs that want a budget at
-   once, partition 0 gives it to one of them, and the other asks no further partition.
+   once, partition 0 gives it to one of them, and the other asks no further partition. Nor does a
+   run that was closed: it would hold budgets where it was never opened.
 2. Check that all hold the dataset under one policy, made for the current number of partitions.
 3. If attempts differ because an earlier opening was interrupted, ask the lower partitions again for
    the highest attempt. If another trainer has opened the run meanwhile, start again.
@@ -22,9 +23,9 @@ Closing a run needs no policy and no agreement:
 
 1. Ask one partition to close attempt 1; its rejection names the attempt that it has, if another.
    Then ask the other partitions to close that one. If no partition knows the run, it does not
-   exist, and asking has not made it.
-2. Open the run in partitions that do not know it, if others do, so that its name is used up there.
-3. Ask the partitions that still have it open to close their attempt.
+   exist, and asking has not made it. An opening reaches partition 0 first, so a run that only some
+   partitions know is closed where every later opening begins.
+2. Ask the partitions that still have it open to close their attempt.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ from streams.sdk.errors import (
     PartitionsDisagree,
     ReleaseUnknown,
     RequestRejected,
+    RunIsClosed,
     invalid_requests,
 )
 from streams.sdk.run import Run
@@ -180,21 +182,9 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
                 raise reply
             attempts[partition] = reply.current_attempt
             newest = max(newest, reply.current_attempt or 0)
-    unknown = [p for p, attempt in attempts.items() if attempt is None]
-    if len(unknown) == connection.partitions:
+    if list(attempts.values()) == [None] * connection.partitions:
         return False
-    # Step 2. Otherwise the next opening would complete one that reached only other partitions.
-    if unknown:
-        opening = OpenRun(dataset=dataset, run=name, attempt=0, request=connection.new_token())
-        opened = connection.survey(dict.fromkeys(unknown, opening), RunOpened, deadline)
-        for partition, answer in opened.items():
-            if isinstance(answer, RunOpened):
-                attempts[partition] = answer.attempt
-            # Where another run holds the budget, the run stays unknown. Closed elsewhere, it cannot
-            # be opened any more.
-            elif not isinstance(answer, BudgetHeld):
-                raise answer
-    # Step 3.
+    # Step 2.
     token = connection.new_token()
     requests = {
         partition: replace(blank, request=token, attempt=attempt)
@@ -215,7 +205,7 @@ def _open_everywhere(
     request = replace(blank, request=connection.new_token())
     replies: dict[int, RunOpened | RequestRejected] = {}
     for partitions in (range(1), range(1, connection.partitions)):
-        if not any(isinstance(reply, BudgetHeld) for reply in replies.values()):
+        if not any(isinstance(reply, BudgetHeld | RunIsClosed) for reply in replies.values()):
             replies |= connection.survey(dict.fromkeys(partitions, request), RunOpened, deadline)
     # Step 2.
     try:

@@ -12,10 +12,12 @@ from streams.records import Charge, CreateDataset, OpenRun, Policy, Request
 from streams.sdk.connection import Deadline
 from streams.sdk.errors import (
     BudgetHeld,
+    DecisionTimeout,
     Fenced,
     InvalidRequest,
     PartitionsDisagree,
     RequestRejected,
+    RunIsClosed,
 )
 from tests.unit.sdk.partitions import Partitions
 
@@ -188,6 +190,19 @@ def test_opening_fences_a_closing() -> None:
     with pytest.raises(Fenced):
         service.close_run()
     assert service.close_run()
+
+
+def test_a_run_that_was_opened_in_part_is_closed_everywhere() -> None:
+    service = Partitions()
+    service.create()
+    service.deaf = {1, 2}
+    with pytest.raises(DecisionTimeout):
+        service.open()
+    service.deaf = set()
+    assert service.close_run()
+    with pytest.raises(RunIsClosed):
+        service.open()
+    assert service.open("other").charge([1, 2, 3], np.ones(3), noise_stddev=4.0).admitted.all()
 
 
 @pytest.mark.parametrize("released", [-2, 1.0, True, "3"])
