@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer, TopicPartition
 from kafka.admin import (
     ACLFilter,
     ACLOperation,
@@ -26,12 +26,9 @@ from kafka.errors import AuthorizationError, KafkaError
 
 from streams import InvalidRequest, RequestRejected, ServiceUnavailable, Turnstile
 from streams.config import Config
-from streams.kafka.access import rules_of
 from streams.kafka.answer_topics import ANSWER_TOPICS
 from streams.kafka.authentic import verifier_of
-from streams.kafka.granting import grant
 from streams.kafka.kafka_clients import new_admin, new_producer, new_reader
-from streams.kafka.results import TopicsUnavailable
 from streams.kafka.security import ConnectionFailure, security
 from streams.kafka.snapshot_topic import read_snapshot
 from streams.kafka.topics import Topics
@@ -159,19 +156,6 @@ def transact(config: Config) -> None:
         producer.close()
 
 
-def join_the_workers(config: Config) -> None:
-    consumer = KafkaConsumer(
-        config.topic("norms"),
-        bootstrap_servers=config.kafka,
-        group_id=f"{config.prefix}worker",
-        **security(config),
-    )
-    try:
-        consumer.poll(timeout_ms=3000)
-    finally:
-        consumer.close()
-
-
 def create_a_topic(config: Config) -> None:
     admin = new_admin(config)
     try:
@@ -188,14 +172,6 @@ def delete_the_log(config: Config) -> None:
         admin.close()
 
 
-def give_rights(config: Config) -> None:
-    assert turnstile("acl", "--apply", environment=variables(config)).code == 69
-    with pytest.raises(TopicsUnavailable) as refused:
-        grant(config, {"User:mary": rules_of("trainer", config.prefix)})
-    assert refused.value.__cause__ is not None
-    raise refused.value.__cause__
-
-
 def variables(config: Config) -> dict[str, str]:
     """Return settings as environment variables."""
     of_kafka = (name for name in vars(config) if name.startswith("kafka"))
@@ -204,10 +180,8 @@ def variables(config: Config) -> dict[str, str]:
 
 OTHER_DEEDS: dict[str, Callable[[Config], None]] = {
     "fence the odometer records of the workers": transact,
-    "take partitions from the workers": join_the_workers,
     "create a topic": create_a_topic,
     "delete the log": delete_the_log,
-    "give rights": give_rights,
 }
 
 
