@@ -80,21 +80,24 @@ class Written:
         self.room = float(rows.shape[1])  # the square of the norm of a row of ones
         self.bits = _WRITTEN_BITS  # of an integer, so that sums of squares are exact
 
-    def exponents(self) -> torch.Tensor:
-        """Return e, (k,), with 2**e above all entries of a row."""
-        return _exponents(_largest(self.rows))
+    def largest(self) -> torch.Tensor:
+        """Return the largest absolute value of each row, (k,)."""
+        return _largest(self.rows)
 
-    def by_user(self, exponents: Integers) -> Integers:
-        """Return the largest exponent of each user, (k,)."""
+    def tops(self, exponents: Integers) -> Integers:
+        """Return e, (k,), with 2**e above all entries of a user, from those of ``largest``."""
         return exponents
 
     def squares(self, powers: Integers) -> torch.Tensor:
         """Do steps 2 and 3: round to integers, and return the squares of n_i, (k,)."""
-        scales = _two_to(torch.from_numpy(powers).to(self.device)).to(self.rows.dtype)[:, None]
+        scales = torch.from_numpy(np.ldexp(1.0, powers)[:, None]).to(self.device, self.rows.dtype)
         found = torch.zeros(len(self.rows), dtype=torch.float64, device=self.device)
         for users, columns in _blocks(*self.shape):
             integers = self.rows[users, columns].mul_(scales[users]).round_()
-            found[users] += integers.to(torch.float64, copy=True).square_().sum(dim=1)
+            if integers.shape == self.shape:
+                self.rows = integers.double()  # for the sum
+                return self.rows.square().sum(dim=1)
+            found[users].add_(integers.to(torch.float64, copy=True).square_().sum(dim=1))
         # The sum of a block is exact; each sum of blocks is rounded by a relative 2**-53 at most.
         return found * (1.0 + self.shape[1] // _COLUMNS * 2.0**-51)
 
@@ -103,7 +106,7 @@ class Written:
         by = torch.from_numpy(factors).to(self.device)
         for users, columns in _blocks(*self.shape, at_once):
             added = by[users] @ self.rows[users, columns].double()
-            total[columns] += added.long().to(total.device)
+            total[columns].add_(added.long().to(total.device))
 
     def drop(self, unusable: NDArray[np.bool_]) -> None:
         """Set the gradients of these users to zero."""
@@ -139,27 +142,32 @@ class Factored:
         else:
             self.bits = 50 - np.frexp(np.maximum(rows, max(sizes)))[1]
 
-    def exponents(self) -> torch.Tensor:
-        """Return e, (n,), with 2**e above all products of entries of a row of the example."""
+    def largest(self) -> torch.Tensor:
+        """Return the largest absolute value of each side's rows, (sides, n, t)."""
         sides = [self._right] if self._is_index else [self._left, self._right]
-        self._exponents = _exponents(torch.stack([_largest(side) for side in sides]))
-        self._of_rows = self._exponents.sum(dim=0)
-        return self._of_rows.amax(dim=1)
+        return torch.stack([_largest(side) for side in sides])
 
-    def by_user(self, exponents: Integers) -> Integers:
-        """Return the largest exponent of each user, (k,)."""
-        return np.asarray(np.maximum.reduceat(exponents, self._starts))
+    def tops(self, exponents: Integers) -> Integers:
+        """Return e, (k,), with 2**e above all products of entries of a row of the user.
+
+        Args:
+            exponents: those of ``largest``.
+        """
+        self._exponents = exponents
+        of_examples = exponents.sum(axis=0).max(axis=1)
+        return np.asarray(np.maximum.reduceat(of_examples, self._starts))
 
     def squares(self, powers: Integers) -> torch.Tensor:
         """Do steps 2 and 3: return the squares of n_i, (k,)."""
-        found = torch.zeros(len(powers), dtype=torch.float64, device=self.device)
+        found = self._right.new_empty(len(powers), dtype=torch.float64)
         (p, q), t = self._sizes, self._right.shape[1]
-        for count in np.unique(self._counts).tolist():
+        for count in np.flatnonzero(np.bincount(self._counts)).tolist():
             rows = count * t
             by_pairs = rows**2 <= 16 * p if self._is_index else rows * (p + q) <= p * q
             size = rows * (p + q) + (rows * rows if by_pairs else p * q)
             users = np.flatnonzero(self._counts == count)
-            for some in np.split(users, range(_at_once(size), len(users), _at_once(size))):
+            for first in range(0, len(users), _at_once(size)):
+                some = users[first : first + _at_once(size)]
                 chosen = (self._starts[some, None] + np.arange(count)).ravel()
                 left, right = self._integers(chosen, np.repeat(powers[some], count))
                 if len(some) == len(found) and (t == 1 or left.numel() + right.numel() <= _FEW):
@@ -213,23 +221,21 @@ class Factored:
                 for first in range(0, p, columns):
                     block = slice(first, first + columns)
                     added = left[some, block].T @ right[some]
-                    view[block] += added.long().to(total.device)
+                    view[block].add_(added.long().to(total.device))
 
     def _integers(self, chosen: Integers, powers: Integers) -> tuple[torch.Tensor, torch.Tensor]:
         """Do step 2 for some examples: return their integer rows."""
+        at: Any = chosen
         if len(chosen) == chosen[-1] - chosen[0] + 1:
-            at: Any = slice(int(chosen[0]), int(chosen[-1]) + 1)
-        else:
-            at = torch.from_numpy(chosen).to(self.device)
-        power, exponents = torch.from_numpy(powers).to(self.device)[:, None], self._exponents[:, at]
-        if self._is_index:
-            scales = power.expand_as(exponents)
-        else:
-            of_left = (power + exponents[1] - exponents[0]) >> 1
-            scales = torch.stack([of_left, power - of_left])
-        # Both sides of other rows become zero: of zeros, and of scales that float32 does not have.
-        used = (self._of_rows[at] > _NONE // 2) & (scales.abs() < 126).all(dim=0)
-        by = torch.where(used, scales + 1023 << 52, 0).view(torch.float64)[..., None]
+            at = slice(int(chosen[0]), int(chosen[-1]) + 1)
+        scales = np.broadcast_to(powers[:, None], self._exponents[-1, at].shape)[None]
+        if not self._is_index:
+            of_left = (scales[0] + self._exponents[1, at] - self._exponents[0, at]) >> 1
+            scales = np.stack([of_left, scales[0] - of_left])
+        # Both sides become zero where float32 does not have both scales, as if one side is zero.
+        used = (np.abs(scales) < 126).all(axis=0)
+        by = torch.from_numpy(np.ldexp(used + 0.0, scales)[..., None]).to(self.device)
+        at = at if isinstance(at, slice) else torch.from_numpy(at).to(self.device)
         left = self._left[at]
         return left if self._is_index else _rounded(left, by[0]), _rounded(self._right[at], by[-1])
 
@@ -311,16 +317,17 @@ class DeviceSum:
         together = self._together(parts)
         columns = [part for part, _ in together]
         # Step 1.
-        tops = _by_user(columns, len(limits))
+        tops = _tops(columns)
         unusable = tops.max(axis=0) > _UNUSABLE // 2
         if unusable.any():
             for part in columns:
                 part.drop(unusable)
-            tops = _by_user(columns, len(limits))
+            tops = _tops(columns)
         powers = self._powers(columns, tops, limits)
         # Steps 2 and 3.
         found = [part.squares(one) for part, one in zip(columns, powers, strict=True)]
-        factors, norms = self._factors(_on_host(found), tops, powers, limits)
+        squares = _joined([one[None] for one in found]).cpu().numpy()
+        factors, norms = self._factors(squares, tops, powers, limits)
         # Step 5.
         sizes = np.ldexp(factors, np.maximum(tops + powers, 0)).max(axis=1, initial=1.0)
         for (part, views), by, one, size in zip(together, factors, powers, sizes, strict=True):
@@ -342,19 +349,22 @@ class DeviceSum:
                 found.append((part, [view]))
         if narrow:
             device = narrow[0][0].device
-            rows = torch.cat([rows.to(device) for rows, _ in narrow], dim=1)
-            found.append((Written(rows), [view for _, view in narrow]))
+            rows = [rows.to(device) for rows, _ in narrow]
+            joined = rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
+            found.append((Written(joined), [view for _, view in narrow]))
         return found
 
     def _powers(self, parts: Sequence[Part], tops: Integers, limits: Floats) -> Integers:
         """Return the K_i, (parts, k)."""
-        room = np.zeros(len(limits)) + sum(part.room for part in parts)
+        room = sum(part.room for part in parts)
         bits = np.frexp(limits)[1] - 1 - self._fine - (np.frexp(room)[1] + 1) // 2
-        bits -= np.clip(bits - _PRODUCT_BITS, *_FACTOR_BITS)
-        of_user = np.minimum(bits - tops.max(axis=0), -self._fine)
-        most = np.array([part.bits - top for part, top in zip(parts, tops, strict=True)])
-        found: Integers = np.clip(np.minimum(of_user, most), -1000, _MOST).astype(np.int64)
-        return found
+        least, most = _FACTOR_BITS
+        bits -= np.minimum(np.maximum(bits - _PRODUCT_BITS, least), most)
+        of_user = np.minimum(bits - tops.max(axis=0), min(-self._fine, _MOST))
+        found = [
+            np.minimum(of_user, part.bits - top) for part, top in zip(parts, tops, strict=True)
+        ]
+        return np.maximum(found, -1000, dtype=np.int64)
 
     # Without a warning of numpy, which would tell that there is a user with such a gradient.
     @np.errstate(all="ignore")
@@ -375,31 +385,32 @@ class DeviceSum:
         return np.where(used, np.floor(np.ldexp(f, -powers - self._fine)), 0.0), norms
 
 
-def _by_user(parts: Sequence[Part], users: int) -> Integers:
+# Without a warning of numpy, which would tell that there is a user with such a gradient.
+@np.errstate(all="ignore")
+def _tops(parts: Sequence[Part]) -> Integers:
     """Return the exponents of the largest entries, (parts, users)."""
-    exponents = [part.exponents() for part in parts]
-    found = _on_host([torch.cat([one.to(exponents[0].device) for one in exponents])])[0]
-    by_part = np.split(found, np.cumsum([len(one) for one in exponents])[:-1])
-    tops = [part.by_user(one) for part, one in zip(parts, by_part, strict=True)]
-    return np.asarray(np.array(tops).reshape(len(parts), users), dtype=np.int64)
+    largest = [part.largest() for part in parts]
+    found = _joined([one.flatten() for one in largest]).double().cpu().numpy()
+    exponents = np.where(found > 0.0, np.frexp(found)[1], _NONE)
+    exponents = np.where(found < _LARGEST_ENTRY, exponents, _UNUSABLE)  # NaN is not below
+    tops, start = [], 0
+    for part, one in zip(parts, largest, strict=True):
+        mine = exponents[start : start + one.numel()]
+        tops.append(part.tops(mine.reshape(one.shape)))
+        start += one.numel()
+    return np.array(tops)
 
 
-def _on_host(tensors: Sequence[torch.Tensor]) -> NDArray[Any]:
-    """Return tensors of one shape as one array, which waits for the device once."""
-    found: NDArray[Any] = torch.stack([one.to(tensors[0].device) for one in tensors]).cpu().numpy()
-    return found
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the rows of all tensors, on the device of the first one."""
+    if len(tensors) == 1:
+        return tensors[0]
+    return torch.cat([one.to(tensors[0].device) for one in tensors])
 
 
 def _largest(rows: torch.Tensor) -> torch.Tensor:
     """Return the largest absolute value along the last axis; NaN if there is one."""
     return torch.maximum(rows.amax(dim=-1), -rows.amin(dim=-1))
-
-
-def _exponents(largest: torch.Tensor) -> torch.Tensor:
-    """Return the least e, an int64, with 2**e above a number that is not negative."""
-    largest = largest if largest.dtype.itemsize >= 4 else largest.float()
-    found = torch.where(largest > 0.0, torch.frexp(largest)[1].long(), _NONE)
-    return torch.where(largest < _LARGEST_ENTRY, found, _UNUSABLE)  # NaN is not below
 
 
 def _two_to(exponents: torch.Tensor) -> torch.Tensor:

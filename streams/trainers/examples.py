@@ -92,6 +92,8 @@ class ExamplesByUser:
         """Return the examples of the users at these positions, user after user, and the number of
         each user's examples, (m,).
         """
+        if len(self) == len(self.order):  # each user has one example
+            return self.order[positions], np.ones(len(positions), dtype=np.int64)
         counts = self.starts[positions + 1] - self.starts[positions]
         ends = np.cumsum(counts)
         # Concatenate the ranges of the users' places.

@@ -94,7 +94,8 @@ class _Keeping:
     @torch.compiler.disable
     def __call__(self, input: torch.Tensor) -> torch.Tensor:
         layer: Any = self._layer
-        trained = [one for one in layer.parameters() if one.requires_grad]
+        own = layer._parameters.values()
+        trained = [one for one in own if one is not None and one.requires_grad]
         is_seen = layer.training and torch.is_grad_enabled() and self._module.hooks_enabled
         output: torch.Tensor
         if not (trained and is_seen) or self._module.computes_gradients:

@@ -516,7 +516,7 @@ class IndividualDPOptimizer(DPOptimizer):
         Raises:
             InvalidRequest: there was no batch, or its gradients are not of one pass over it.
         """
-        step, batch = self._loader.take()
+        (step, batch), parameters = self._loader.take(), self.params
         if batch.begins and batch.ends and len(batch.counts):
             step.add(self._each(part_of, batch.counts), batch.users)
         elif len(batch.counts):
@@ -524,12 +524,11 @@ class IndividualDPOptimizer(DPOptimizer):
             self._begun = sums if batch.begins else [*map(torch.add, self._begun, sums)]
             if batch.ends:
                 step.add([Written(one[None]) for one in self._begun], batch.users)
-        for parameter in self.params:
+        for parameter in parameters:
             parameter.grad_sample = None
         self._is_last_step_skipped = not self._loader.is_last
         if not self._loader.is_last:
             return False
-        parameters = self.params
         sizes = [parameter.numel() for parameter in parameters]
         released = torch.from_numpy(step.release(sum(sizes)))
         self._loader.randomness.restore()
