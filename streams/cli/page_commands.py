@@ -41,7 +41,7 @@ from streams.records.users import normal_form
 from streams.sdk.budget_file import create_file
 from streams.sdk.client import Turnstile
 from streams.sdk.step_layout import Pseudonyms
-from streams.web.links import Claims, LinkKeys, Visits, link_to
+from streams.web.links import Claims, LinkKeys, Visits
 
 if TYPE_CHECKING:
     from streams.http_server import HttpServer
@@ -230,8 +230,8 @@ def portal_link(options: argparse.Namespace, config: Config) -> int:
         datasets=datasets,
         pseudonyms=names.fingerprint if names else None,
     )
-    page = options.url or f"http://{options.listen}/"
-    made = {"link": link_to(page, keys.sign(claims)), "id": claims.id, "days": options.days}
+    page = (options.url or f"http://{options.listen}").rstrip("/")
+    made = {"link": f"{page}/#{keys.sign(claims)}", "id": claims.id, "days": options.days}
     show("link", made, options.json)
     return Exit.OK
 

@@ -83,11 +83,10 @@ def show(
     names = columns or [
         name for name in first[0] if any(_has_value(row.get(name)) for row in first)
     ]
-    return show_table(
-        list(names.values() if isinstance(names, Mapping) else map(_heading, names)),
-        ([row.get(name) for name in names] for row in chain(first, rows)),
-        decided_by=len(first),
-    )
+    if not isinstance(names, Mapping):
+        names = {name: name.replace("_", " ") for name in names}
+    shown = ([row.get(name) for name in names] for row in chain(first, rows))
+    return show_table(list(names.values()), shown, decided_by=len(first))
 
 
 def show_table(
@@ -135,10 +134,6 @@ def show_table(
                 say("")
             _show_block(dict(zip(names, row, strict=True)))
     return count
-
-
-def _heading(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _fields(record: Any) -> Mapping[str, Any]:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from streams.local.launch_errors import LocalFailure, LocalStackError
 
@@ -67,7 +66,15 @@ class Child:
         words = (str(os.getpid()), str(grace), *command)
         with open(log, "ab", opener=_open_private) as output:
             self._log_start = output.seek(0, 2)
-            self._guard = self._start_guard(words, output, environment, hold)
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_GUARD), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=None if environment is None else dict(environment),
+                start_new_session=True,
+                pass_fds=tuple(hold),
+            )
         assert self._guard.stdout is not None
         with self._guard.stdout as stream:
             line = stream.readline()
@@ -140,23 +147,6 @@ class Child:
             log.seek(max(self._log_start, end - _TAIL_BYTES))
             return log.read().decode(errors="replace").splitlines()[-lines:]
         return []
-
-    def _start_guard(
-        self,
-        words: Sequence[str],
-        output: BinaryIO,
-        environment: Mapping[str, str] | None,
-        hold: Sequence[int],
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_GUARD), *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=output,
-            env=None if environment is None else dict(environment),
-            start_new_session=True,
-            pass_fds=tuple(hold),
-        )
 
     def _signal(self, number: signal.Signals) -> None:
         # The guard ends as soon as the program has, long before its process id is used again.

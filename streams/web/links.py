@@ -140,11 +140,6 @@ class LinkKeys:
         return hmac.digest(key, covered, hashlib.sha256)
 
 
-def link_to(page: str, token: str) -> str:
-    """Return the URL for a user with a token."""
-    return f"{page.rstrip('/')}/#{token}"
-
-
 def _text(octets: bytes) -> str:
     return urlsafe_b64encode(octets).decode().rstrip("=")
 
