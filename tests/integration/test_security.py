@@ -124,7 +124,7 @@ RIGHTS = """
     answerer   w      r      -         r        -            rw       rw
     worker     r      w      rw        w        rw           -        -
     portal     -      r      r         -        -            -        -
-    dashboard  -      -      r         r        -            r        -
+    dashboard  -      -      -         r        -            r        -
     operator   -      -      -         -        -            -        -
     auditor    r      r      r         r        r            r        r
     trimmer    r      -      -         -        r            -        -
