@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -119,6 +120,22 @@ def test_late_events_count_in_the_windows_that_are_open(tmp_path: Path) -> None:
     second = file_of(tmp_path / "2.jsonl", [(2, 2), (3, 12)])
     live(world, [first, second], 20)
     assert users_of(world) == [{1}, {3}, {1, 2, 3}]
+
+
+def test_interrupted_window_is_closed_before_a_new_file_counts(tmp_path: Path) -> None:
+    first = file_of(tmp_path / "1.jsonl", [(1, 1)])
+    second = file_of(tmp_path / "2.jsonl", [(2, 2), (3, 12)])
+    found = []
+    for place in range(1, 15):  # the first window is charged at the end of them
+        world = World(TWICE)
+        with suppress(Killed):
+            live(world, [first], 10, Doom(place))
+        live(world, [first, second], 20)
+        assert all(len(contents) == 1 for contents in world.contents.values())
+        found.append(users_of(world))
+    open_, closing = [{1, 2}, {3}, {1, 2, 3}], [{1}, {3}, {1, 2, 3}]
+    assert found == [open_] * found.count(open_) + [closing] * found.count(closing)
+    assert 0 < found.count(open_) < len(found)
 
 
 def test_an_earlier_file_that_changed_moved_or_went_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from streams.answerer.event_file import EventFile, label_uses
 from streams.answerer.event_input import EventInput
-from streams.answerer.events import SkipReason, event_of, number_of
+from streams.answerer.events import SkipReason, UserEvent, event_of, number_of
 from streams.answerer.memory_journal import MemoryJournal
 from streams.answerer.query_file import QueryFile
 from streams.answerer.query_keys import UnusableQueries
@@ -297,10 +297,13 @@ def test_open_quote_is_refused_as_rows_of_others_may_follow(opened: Opened) -> N
         opened(b"u,t,x,c,n\n" + GOOD + b'9,1970-01-01,1,"a,1\n' + GOOD)
 
 
-def test_reserved_id_costs_its_row() -> None:
+@pytest.mark.parametrize("user", ["", "x" * 257, "\ud800", "erased:x", 7, None])
+def test_text_that_is_no_id_costs_its_row(user: object) -> None:
     source = structs.replace(QUESTIONS.source, users="string")
-    row = {"u": "erased:x", "t": "1970-01-01", "x": 1.0}
+    row = {"u": user, "t": "1970-01-01"}
     assert event_of(row, source) is NO_USER
+    for name, normal in (("x" * 256, "x" * 256), ("e\u0301", "\u00e9")):
+        assert event_of(row | {"u": name}, source) == UserEvent(normal, 0, row | {"u": name})
 
 
 BAD_LINES = {

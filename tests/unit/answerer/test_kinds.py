@@ -188,6 +188,7 @@ def test_intervals_of_means_and_variances_hold(values: list[float], stddev: floa
     assert all(a.value is None or a.lower <= a.value <= a.upper for a in variances)
     means = noisy_answers(f'kind = "mean"\n{bounds}', [sums[0], users], stddev)
     assert covered(means, float(scaled.mean())) > least
+    assert all(-1.0 <= a.lower <= a.upper <= 1.0 for a in means)
 
 
 def test_each_number_of_a_ratio_has_its_own_bounds() -> None:
