@@ -162,7 +162,11 @@ def _mark_gaps(axes: Any, series: AnswerSeries) -> None:
 def _describe(axes: Any, series: AnswerSeries, labels: Sequence[Label | None]) -> None:
     dates: Any = import_module("matplotlib.dates")
     label = f": {labels[0]}" if len(labels) == 1 and labels[0] is not None else ""
-    axes.set_title(f"{series.query}{label}", loc="left", fontsize=10, color=_INK, weight="bold")
+    count = len(series.labels)
+    left_out = f", the largest {_MOST_LABELS} of {count} labels" if count > _MOST_LABELS else ""
+    axes.set_title(
+        f"{series.query}{label}{left_out}", loc="left", fontsize=10, color=_INK, weight="bold"
+    )
     confidences = {window.confidence for window in series.windows}
     held = ", ".join(f"{100 * confidence:g} %" for confidence in sorted(confidences))
     axes.set_title(

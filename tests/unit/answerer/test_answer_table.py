@@ -146,3 +146,12 @@ def test_a_number_without_an_estimate_is_no_zero() -> None:
     first, *others = map(float, axes.lines[0].get_ydata())
     assert first == 3.0
     assert all(value != value for value in others)
+
+
+@pytest.mark.slow
+def test_the_largest_labels_of_a_histogram_share_a_panel() -> None:
+    labels = [f"{bin_} to {bin_ + 1}" for bin_ in range(8)]
+    values = [5.0, 1.0, 8.0, 7.0, 3.0, 9.0, 2.0, 6.0]
+    (axes,) = plot_answers(table_of(answer(0, values, labels=labels, kind="histogram"))).axes
+    assert [line.get_ydata()[0] for line in axes.lines] == [5.0, 8.0, 7.0, 3.0, 9.0, 6.0]
+    assert "6 of 8" in axes.get_title(loc="left")
