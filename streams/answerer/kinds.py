@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, get_args
@@ -45,7 +45,6 @@ Added: TypeAlias = list[tuple[int, int]]
 """An event's contribution by coordinate, in integers of a small unit."""
 Content: TypeAlias = dict[User, dict[int, int]]
 """Each user's contribution to a window by coordinate, in integers of a small unit."""
-Ends: TypeAlias = tuple[float, float]
 
 _BITS: Final = 40  # of resolution below a bound
 _LONGEST_BITS: Final = 300
@@ -202,16 +201,14 @@ class Kind(Query):
             else:
                 row[2 * place : 2 * place + 2] = self.cap, number
 
-    def _of_groups(
-        self, values: list[float | None], ends: Sequence[tuple[float, float] | None]
-    ) -> Answered:
-        """Return an answer with one number, or one for each label."""
+    def _of_groups(self, values: Floats, lower: Floats, upper: Floats) -> Answered:
+        """Return an answer with one number, or one for each label; NaN becomes None."""
         # Rounding must not swap the ends of an interval.
-        lower = [None if pair is None else min(pair) for pair in ends]
-        upper = [None if pair is None else pair[1] for pair in ends]
+        columns = values, np.minimum(lower, upper), upper
+        shown, low, high = ([None if x != x else x for x in column.tolist()] for column in columns)
         if self._names is None:
-            return Answered(values[0], lower[0], upper[0])
-        return Answered(values, lower, upper, self._names)
+            return Answered(shown[0], low[0], high[0])
+        return Answered(shown, low, high, self._names)
 
     def selection(self, stddev: float) -> KeySelection | None:
         """Return the selection of private keys by sums with this noise; None without them.
@@ -362,16 +359,14 @@ class Mean(Kind, tag="mean"):
 
     def answered(self, value: Floats, stddev: float, confidence: float) -> Answered:
         """Return the quotient of both sums, within the range."""
-        rows = value.reshape(-1, 2)
-        width = stddev * quantile_of_noise(confidence, len(rows))
+        total, count = value.reshape(-1, 2).T
         middle, half = self._range
-        means: list[float | None] = []
-        ends: list[Ends] = []
-        for total, count in rows.tolist():
-            means.append(middle + half * _within(total / count, -1.0, 1.0) if count > 0 else None)
-            low, high = _fieller(total, count, width) or (-1.0, 1.0)
-            ends.append((middle + half * max(low, -1.0), middle + half * min(high, 1.0)))
-        return self._of_groups(means, ends)
+        low, high = _fieller(total, count, stddev * quantile_of_noise(confidence, len(count)))
+        return self._of_groups(
+            middle + half * np.clip(_quotient(total, count), -1.0, 1.0),
+            middle + half * np.fmax(low, -1.0),
+            middle + half * np.fmin(high, 1.0),
+        )
 
 
 class Variance(Mean, tag="variance"):
@@ -388,30 +383,19 @@ class Variance(Mean, tag="variance"):
 
         The intervals of both hold together: the noise of each is within a band (Sidak 1967).
         """
-        rows = value.reshape(-1, 3)
-        width = stddev * quantile_of_noise(confidence, 2 * len(rows))
-        _, half = self._range
-        variances: list[float | None] = []
-        ends: list[Ends] = []
-        for total, squares, count in rows.tolist():
-            if count <= 0:
-                variances.append(None)
-            else:
-                mean = _within(total / count, -1.0, 1.0)
-                variances.append(
-                    half**2 * max(_within(squares / count + 0.5, 0.0, 1.0) - mean**2, 0.0)
-                )
-            means = _fieller(total, count, width)
-            of_squares = _fieller(squares, count, width)
-            if means is None or of_squares is None:
-                ends.append((0.0, half**2))
-                continue
-            least, most = (_within(one, -1.0, 1.0) ** 2 for one in means)
-            nearest = 0.0 if means[0] < 0.0 < means[1] else min(least, most)
-            low = _within(of_squares[0] + 0.5, 0.0, 1.0) - max(least, most)
-            high = _within(of_squares[1] + 0.5, 0.0, 1.0) - nearest
-            ends.append((half**2 * max(low, 0.0), half**2 * max(high, 0.0)))
-        return self._of_groups(variances, ends)
+        total, squares, count = value.reshape(-1, 3).T
+        width = stddev * quantile_of_noise(confidence, 2 * len(count))
+        unit = self._range[1] ** 2
+        mean = np.clip(_quotient(total, count), -1.0, 1.0)
+        variance = np.clip(_quotient(squares, count) + 0.5, 0.0, 1.0) - mean**2
+        least, most = (np.clip(end, -1.0, 1.0) for end in _fieller(total, count, width))
+        low, high = (np.clip(end + 0.5, 0.0, 1.0) for end in _fieller(squares, count, width))
+        nearest = np.where(least * most < 0.0, 0.0, np.minimum(least**2, most**2))
+        return self._of_groups(
+            unit * np.maximum(variance, 0.0),
+            unit * np.fmax(low - np.maximum(least**2, most**2), 0.0),
+            unit * np.fmin(np.maximum(high - nearest, 0.0), 1.0),
+        )
 
 
 class Ratio(Kind, tag="ratio"):
@@ -467,17 +451,12 @@ class Ratio(Kind, tag="ratio"):
 
     def answered(self, value: Floats, stddev: float, confidence: float) -> Answered:
         """Return the quotient, without ends if the denominator may be 0."""
-        rows = value.reshape(-1, 2)
-        width = stddev * quantile_of_noise(confidence, len(rows))
+        above, below = value.reshape(-1, 2).T
+        width = stddev * quantile_of_noise(confidence, len(below))
         numerator, denominator = self.terms
         unit = numerator.cap / denominator.cap
-        ratios: list[float | None] = []
-        ends: list[Ends | None] = []
-        for above, below in rows.tolist():
-            ratios.append(unit * above / below if below > 0 else None)
-            found = _fieller(above, below, width)
-            ends.append(None if found is None else (unit * found[0], unit * found[1]))
-        return self._of_groups(ratios, ends)
+        low, high = _fieller(above, below, width)
+        return self._of_groups(unit * _quotient(above, below), unit * low, unit * high)
 
 
 class Quantiles(Kind, tag="quantiles"):
@@ -536,15 +515,15 @@ class Quantiles(Kind, tag="quantiles"):
         least = np.maximum.accumulate(np.maximum(noisy - widths, 0.0))
         most = np.minimum.accumulate((noisy + widths)[::-1])[::-1]
         total = float(cumulative[-1])
-        values: list[float | None] = []
-        ends: list[Ends] = []
+        values, ends = [], []
         for part in self.quantiles:
             at = int(np.searchsorted(cumulative, part * total)) if total > 0 else None
-            values.append(None if at is None else _inside(cumulative, edges, at, part * total))
+            found = math.nan if at is None else _inside(cumulative, edges, at, part * total)
             first = np.searchsorted(most, part * max(least[-1], 0.0))
             last = np.searchsorted(least, part * max(most[-1], 0.0)) + 1
-            ends.append(tuple(edges[np.minimum([first, last], self.levels)].tolist()))
-        return self._of_groups(values, ends)
+            values.append(found)
+            ends.append(edges[np.minimum([first, last], self.levels)])
+        return self._of_groups(np.array(values), *np.array(ends).T)
 
 
 AnyQuery: TypeAlias = (
@@ -570,20 +549,25 @@ def _within(number: float, least: float, most: float) -> float:
     return min(max(number, least), most)
 
 
-def _fieller(total: float, count: float, width: float) -> Ends | None:
-    """Return the interval of a ratio of two sums with independent noise of the same size.
+def _quotient(total: Floats, count: Floats) -> Floats:
+    """Return the ratio of two noisy sums; NaN where the denominator is not positive."""
+    return total / np.where(count > 0.0, count, np.nan)
+
+
+def _fieller(total: Floats, count: Floats, width: float) -> tuple[Floats, Floats]:
+    """Return the ends of the interval of a ratio of two sums with noise of the same size.
 
     It has the ratios r with abs(total - r count) <= width sqrt(1 + r^2), where the left side has
     the noise of a sum times the root (Fieller 1954). So it holds exactly as often as one band of
     noise of this width does.
 
     Returns:
-        None if the noise leaves open whether the denominator is positive: then there are no ends.
+        NaN where the noise leaves open whether the denominator is positive: there are no ends.
     """
-    if count <= width:
-        return None
-    ratio, share = total / count, width / count
-    root, rest = share * math.hypot(ratio, math.sqrt(1.0 - share**2)), 1.0 - share**2
+    clear = np.where(count > width, count, np.nan)
+    ratio, share = total / clear, width / clear
+    rest = 1.0 - share**2
+    root = share * np.hypot(ratio, np.sqrt(rest))
     return (ratio - root) / rest, (ratio + root) / rest
 
 
