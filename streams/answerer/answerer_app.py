@@ -222,7 +222,7 @@ def create_app(config: Config, inbox: EventInbox) -> TurnstileApp:
     async def keep_time() -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            inbox.watched.update()
+            inbox.watched.views()  # so that waiting is noticed
             await inbox.tick()
 
     app = TurnstileApp(

@@ -154,10 +154,6 @@ class InputHealth:
         overdue = self._overdue(now)
         return [self._view(partition, now, overdue) for partition in self._progress.partitions()]
 
-    def update(self) -> None:
-        """Update the times since when the state holds."""
-        self.views()
-
     def _view(self, partition: int, now: float, overdue: float) -> PartitionView:
         position = self._progress.state.positions.get(partition, 0)
         end = self._progress.end_of(partition)

@@ -514,21 +514,16 @@ class Answering:
         if (begun := self._history.begun) is None:
             return
         if begun.query_file != self.query_file.digest:
-            what, remedy = "with another file of queries", "Restore it"
+            what = "with another file of queries"
         elif begun.source not in (self._source, *self._continues):
-            what, remedy = "on another input", "Restore it"
-            kind, number, *_ = [*begun.source.split(":"), ""]
-            if kind == "parts":
-                what = f"on {number} files or tables, and this input does not begin with them"
-            if kind in ("file", "parts", "table"):
-                remedy = "Give all earlier files or tables again, unchanged, before new ones"
+            what = "on another input"
         else:
             return
         raise UnusableQueries(
             f"run {self.query_file.run!r} was begun {what}, and a run has one file of queries and "
-            f"one input, to which files or tables may only be added. {remedy}. Or close the run, "
-            "and give this file its own run name, and a start after the last published answer. "
-            "Users keep what they have spent",
+            "one input. Restore it: give all earlier files or tables again, unchanged, before new "
+            "ones. Or close the run, and give this file its own run name, and a start after the "
+            "last published answer. Users keep what they have spent",
             "run",
         )
 

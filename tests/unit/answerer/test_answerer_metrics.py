@@ -68,7 +68,7 @@ def test_waiting_events_are_a_problem_but_slow_progress_is_not(clock: SimpleName
         fake.state.positions[1] += 1
         assert problems(watched) == {}
         clock.now += STUCK_AFTER
-    watched.update()
+    watched.views()
     clock.now += STUCK_AFTER + 1
     assert set(problems(watched)) == {1}
     assert problems(watched)[1] == "stalled"
@@ -84,7 +84,7 @@ def test_overdue_window_is_a_problem(clock: SimpleNamespace) -> None:
         fake.state.calendar.next.closes = closes
         assert problems(watched) == {}
         clock.now += STUCK_AFTER
-    watched.update()
+    watched.views()
     clock.now += STUCK_AFTER + 1
     assert set(problems(watched)) == {0, 1}
     assert problems(watched)[0] == "window-overdue"

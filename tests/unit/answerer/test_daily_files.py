@@ -156,7 +156,7 @@ def test_an_earlier_file_that_changed_moved_or_went_is_refused(tmp_path: Path) -
         [first, changed],
         [changed],
     ):
-        with pytest.raises(UnusableQueries, match=r"2 files or tables.* Give all earlier files"):
+        with pytest.raises(UnusableQueries, match="another input"):
             live(world, files, 30)
     assert world.contents == before
     live(world, [first, second, third], 30)

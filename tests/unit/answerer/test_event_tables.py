@@ -271,7 +271,7 @@ def test_answers_are_returned_and_charged_once(budgets: Path, tmp_path: Path) ->
         assert {(r.user, tuple(r.bound)) for r in t.odometer(follow=False)} == spent
     frames = [structs.asdict(row) for row in first]
     assert pd.DataFrame(frames)["value"].notna().all()
-    with pytest.raises(UnusableQueries, match=r"another input.* Give all earlier files or tables"):
+    with pytest.raises(UnusableQueries, match="give all earlier files or tables"):
         answer_table(path, frame.head(3), budgets=budgets)
     other = _content() | {"run": "other"}
     with pytest.raises(AlreadyAnswered):
@@ -287,7 +287,7 @@ def test_tables_are_added_day_by_day(budgets: Path) -> None:
         for n in range(1, 5)
     ]
     assert counts == [2, 5, 7, 10]
-    with pytest.raises(UnusableQueries, match="4 files or tables"):
+    with pytest.raises(UnusableQueries, match="another input"):
         answer_table(_content(), days[1:], budgets=budgets)
     assert len(answer_table(_content(), days, budgets=budgets)) == 7 * 2 + 3
 
