@@ -237,7 +237,7 @@ class EventBatch(RecordBatch):
 
 
 def batches_of(fetched: bytes) -> Iterator[RecordBatch]:
-    """Return the complete batches of a fetch; the broker may have cut off the last one."""
+    """Return the complete batches (the last may be cut off), or raise ``CorruptBatch``."""
     return map(RecordBatch, _slices(fetched))
 
 

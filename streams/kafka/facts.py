@@ -85,7 +85,7 @@ def _topics(
 def read_inputs(config: Config, topics: Collection[str]) -> dict[str, dict[str, str] | None]:
     """Return the retention settings of event topics; None for a topic that does not exist.
 
-    A topic that this client may not see is left out.
+    A topic that this client may not see is left out. Without Kafka: ``TopicsUnavailable``.
     """
     found: dict[str, dict[str, str] | None] = {}
     with administering(config, "look at the topics of events") as admin:

@@ -40,7 +40,7 @@ def grant(config: Config, granted: Mapping[str, Sequence[AccessRule]]) -> int:
 
 
 def set_passwords(config: Config, passwords: Mapping[str, str]) -> None:
-    """Create users who log in by SCRAM-SHA-512, or change the passwords of existing ones."""
+    """Set passwords of SCRAM-SHA-512, of new users too, or raise ``TopicsUnavailable``."""
     wanted = [
         UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_512, password)
         for user, password in passwords.items()

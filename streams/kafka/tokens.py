@@ -21,7 +21,7 @@ class NoToken(RuntimeError):
 
 
 def token_function(config: Config) -> Callable[[], str]:
-    """Import the token provider, and return a function that checks what it returns."""
+    """Return the token provider with its results checked, or raise ``ConfigurationError``."""
     name = config.kafka_token_provider
     module, _, function = name.partition(":")
     try:

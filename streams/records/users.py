@@ -131,7 +131,7 @@ class UserIds:
         return UserIds(replaced)
 
     def distinct(self) -> tuple[UserIds, NDArray[np.int64]]:
-        """Return the distinct ids, in the order of their first positions, and each id's index."""
+        """Return the distinct ids, in order of their first positions, and each id's index, (n,)."""
         if not self.are_integers:
             known: dict[User, int] = {}
             places = [known.setdefault(user, len(known)) for user in self._mixed]

@@ -129,7 +129,7 @@ class RedisStore(Store):
         return None
 
     async def facts(self) -> list[dict[str, Any]]:
-        """Return the INFO of each server, with its clock as ``now`` and its ``address``."""
+        """Return each server's INFO, clock (``now``) and ``address``, or ``StoreUnavailable``."""
         with self._reaching():
             return [await _facts(node.client) for node in await self._nodes.found()]
 

@@ -34,11 +34,6 @@ class Log:
         self.outputs: list[list] = []
         self.changes: list[bytes] = []
 
-    @property
-    def any_ids(self) -> dict[str, str]:
-        """Fields of a policy that allows integer and string ids in one dataset."""
-        return {"user_ids": "mixed"}
-
     def send(self, record) -> list:
         value = record if isinstance(record, bytes | None) else encode(record)
         outputs = self.apply(value)
@@ -114,16 +109,6 @@ def answer_of(outputs: list):
 
 def admitted(decision: Decision) -> list[bool]:
     return unpack_bits(decision.admitted, decision.users).tolist()
-
-
-def exhausted(decision: Decision) -> list[bool]:
-    return unpack_bits(decision.exhausted, decision.users).tolist()
-
-
-def halted_for(decision: Decision, reason: int) -> list[bool]:
-    """Return which users of a charge are halted for this reason byte."""
-    reasons = iter(decision.reasons)
-    return [not is_in and next(reasons) == reason for is_in in admitted(decision)]
 
 
 def rebuilt(changes: list[bytes], partitions: int = 1, partition: int = 0) -> Ledger:
