@@ -65,26 +65,20 @@ async def test_own_acquisition_moves_the_version(bench):
     assert await commit(after, 0, 1) is Verdict.OK
 
 
-OTHERS = [(b"another 16 bytes", PARTITIONS), (TOPIC, PARTITIONS + 1)]
+OTHERS = [{"layout": "1"}, {"topic": b"another 16 bytes".hex()}, {"partitions": "5"}]
 
 
-@pytest.mark.parametrize(("topic", "partitions"), OTHERS)
-async def test_the_state_of_one_log_is_never_acquired_for_another(bench, topic, partitions):
-    await bench.owner("a").acquire()
-    before = bench.hand.read(P)
-    acquired = await bench.store.acquire(P, "b", topic, partitions)
-    assert (acquired.verdict, acquired.before) == (Verdict.MISFIT, before.meta)
-    assert bench.hand.read(P) == before
-
-
-@pytest.mark.parametrize("field", [{"layout": "1"}, {"topic": "00" * 16}, {"partitions": "5"}])
-async def test_a_damaged_state_of_another_log_is_a_misfit(bench, field):
+@pytest.mark.parametrize("field", OTHERS, ids=str)
+@pytest.mark.parametrize("is_damaged", [False, True])
+async def test_the_state_of_one_log_is_never_acquired_for_another(bench, field, is_damaged):
     await commit(await bench.owner("a").acquire(), 0, 5)
     kept = bench.hand.read(P)
-    kept.changes.clear()
     kept.meta.update(field)
+    if is_damaged:
+        kept.changes.clear()
     bench.hand.write(P, kept)
-    assert (await bench.store.acquire(P, "b", TOPIC, PARTITIONS)).verdict is Verdict.MISFIT
+    acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
+    assert (acquired.verdict, acquired.before) == (Verdict.MISFIT, kept.meta)
     assert bench.hand.read(P) == kept
 
 

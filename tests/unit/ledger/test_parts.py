@@ -25,7 +25,7 @@ from streams.records import (
     decode_answer,
     encode_output,
 )
-from streams.records.json_outputs import to_json, to_msgpack
+from streams.records.json_outputs import LISTED, to_json, to_msgpack
 from streams.records.packing import pack_bits, pack_positions, unpack_bits
 from streams.records.users import UserIds
 
@@ -161,6 +161,13 @@ def test_parts_fit_and_join_to_the_answer(kind, count, share, most, seed):
         for wrong in (made[1:], made[:-1], made[::-1], [*made, made[0]]):
             with pytest.raises(ValueError, match="parts"):
                 joined(wrong)
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("count", [LISTED, LISTED + 1])
+def test_listed_and_packed_answers_return_from_json(make: Any, count: int) -> None:
+    packed = encode_output(make(count, np.random.default_rng(1), 1.0))
+    assert to_msgpack(to_json(packed)) == packed
 
 
 @pytest.mark.parametrize("make", [decision, decided_norms, roster_decision])

@@ -17,18 +17,16 @@ from streams.records import (
     HALT_REASONS,
     MAX_BUDGETS,
     Decision,
-    Halted,
     OdometerRecord,
     Policy,
     RosterDecision,
     decode_answer,
     encode,
-    encode_output,
     halt_reason,
     tombstone,
 )
-from streams.records.json_outputs import LISTED, UNITS, HaltEvent, to_json, to_msgpack
-from streams.records.packing import pack_bits, pack_norms, pack_positions
+from streams.records.json_outputs import UNITS, HaltEvent, to_json, to_msgpack
+from streams.records.packing import pack_bits, pack_norms
 from streams.records.users import UserIds
 from tests.recorded.record import HERE, Recording
 
@@ -60,44 +58,6 @@ def test_recorded_outputs_return_bit_for_bit(path: Path) -> None:
     recording = msgspec.msgpack.decode(path.read_bytes(), type=Recording)
     for output in (output for outputs in recording.outputs for output in outputs):
         assert to_msgpack(to_json(output.value)) == output.value
-
-
-@pytest.mark.parametrize("kind", [int, str])
-@pytest.mark.parametrize("halted", [0, 1, LISTED, LISTED + 1])
-@pytest.mark.parametrize("admitted", [0, 3, LISTED + 1])
-def test_decisions_of_any_size_return(admitted: int, halted: int, kind: type) -> None:
-    users = admitted + halted
-    made = decision(users, [kind(n) for n in range(halted)], users // 2, min(admitted, 1100))
-    assert to_msgpack(to_json(made)) == made
-
-
-@pytest.mark.parametrize("halted", [1, LISTED, LISTED + 1, 8192])
-def test_halt_events_of_rosters_return(halted: int) -> None:
-    places = np.arange(halted)
-    record = Halted(
-        **ABOUT,
-        part=0,
-        parts=1,
-        users=UserIds(places).pack(),
-        exhausted=pack_bits(places % 3 == 0),
-        reasons=bytes(halted),
-        budgets=["d"],
-    )
-    assert to_msgpack(to_json(encode(record))) == encode(record)
-
-
-@pytest.mark.parametrize("changed", [0, 3, LISTED, LISTED + 1])
-def test_decisions_about_rosters_return(changed: int) -> None:
-    packed = pack_positions(np.arange(changed), 100_000)
-    record = RosterDecision(
-        **ABOUT,
-        digest=b"",
-        members=100_000,
-        halted=packed,
-        regranted=packed,
-        granted=b"\7" * changed,
-    )
-    assert to_msgpack(to_json(encode_output(record))) == encode_output(record)
 
 
 def test_halts_can_be_read() -> None:
