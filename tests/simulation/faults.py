@@ -182,21 +182,19 @@ def damage(world: World, _: Service) -> None:
     if older and world.rng.random() < 0.5 and world.catastrophe is None:
         name = world.rng.choice(older)
         kept.pages[name] = earlier.pages[name]
-        world.damaged.add(partition)
-        world.rewound.add(partition)
         world.exchanged.add(partition)
-        world.note("redis", f"has an older page {name} of {partition}")
-    elif getattr(kept, key) and world.catastrophe is None and world.rng.random() < 0.5:
-        what = _flip(kept, key, world.rng)
-        world.damaged.add(partition)
-        world.rewound.add(partition)
+        what = f"has an older page {name}"
+    elif not getattr(kept, key) or world.catastrophe is not None:
+        return
+    elif world.rng.random() < 0.5:
         world.exchanged.add(partition)
-        world.note("redis", f"has another bit in {what} of {partition}")
-    elif getattr(kept, key) and world.catastrophe is None:
+        what = f"has another bit in {_flip(kept, key, world.rng)}"
+    else:
         world.store.lose(partition, key)
-        world.damaged.add(partition)
-        world.rewound.add(partition)
-        world.note("redis", f"loses {key} of {partition}")
+        what = f"loses {key}"
+    world.damaged.add(partition)
+    world.rewound.add(partition)
+    world.note("redis", f"{what} of {partition}")
 
 
 def _flip(kept: Contents, key: str, rng: Random) -> str:

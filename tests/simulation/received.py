@@ -92,7 +92,6 @@ class ReceivedDecisions:
 
         Raises:
             Wrong: one step has two decisions, or more than a budget was admitted.
-            Wrong: two answers to one step, or more than a budget was admitted.
         """
         received = ReceivedStep(content, decision.admitted.tolist(), decision.granted.tolist())
         key = policies[0].dataset, run, step

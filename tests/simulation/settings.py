@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from random import Random
 from unittest.mock import patch
 
@@ -16,6 +16,9 @@ from streams.ledger import accounts, collecting, columns, parts, roster_members,
 from streams.store import snapshot
 from streams.worker import merge, odometer_publisher, ownership, processor, snapshot_writer
 from tests.audit import auditor_charges
+
+Rate = float
+"""The type of the fields that `Settings.calm` sets to 0."""
 
 
 @dataclass
@@ -25,28 +28,28 @@ class Settings:
     partitions: int
     workers: int
     latency: float  # seconds, of most effects
-    crash: float  # a worker dies before an effect
-    pause: float  # a worker pauses before an effect
+    crash: Rate  # a worker dies before an effect
+    pause: Rate  # a worker pauses before an effect
     pause_seconds: float
     favourite: str  # the effect before which a worker dies or pauses much more often
-    store_fails: float  # the store's answer is lost, after the effect or instead of it
-    kafka_fails: float  # Kafka does not answer a worker
-    skip: float  # the stream skips a record
-    lost: float  # a message of a client, or an answer to it
-    twice: float
-    late: float  # a message is delayed, so that others overtake it
-    client_dies: float
-    rebalance_every: float  # without a change of members
-    evict_every: float  # a worker that is alive leaves the group
-    rewind_every: float  # Redis returns to an older state
-    race_every: float  # Redis loses its last write, and the owner leaves the group
+    store_fails: Rate  # the store's answer is lost, after the effect or instead of it
+    kafka_fails: Rate  # Kafka does not answer a worker
+    skip: Rate  # the stream skips a record
+    lost: Rate  # a message of a client, or an answer to it
+    twice: Rate
+    late: Rate  # a message is delayed, so that others overtake it
+    client_dies: Rate
+    rebalance_every: Rate  # without a change of members
+    evict_every: Rate  # a worker that is alive leaves the group
+    rewind_every: Rate  # Redis returns to an older state
+    race_every: Rate  # Redis loses its last write, and the owner leaves the group
     jumps: bool  # Redis may also return to a newer state afterwards
-    damage_every: float  # Redis loses a key of a partition
-    marker_every: float  # a transaction ends in the log
-    election_every: float  # another broker leads a partition
-    garbage_every: float  # unreadable records are written to the log
-    trim_every: float  # applied records are deleted from the log
-    trimmed_reads: float  # applied records are deleted just before a worker reads
+    damage_every: Rate  # Redis loses a key of a partition
+    marker_every: Rate  # a transaction ends in the log
+    election_every: Rate  # another broker leads a partition
+    garbage_every: Rate  # unreadable records are written to the log
+    trim_every: Rate  # applied records are deleted from the log
+    trimmed_reads: Rate  # applied records are deleted just before a worker reads
     batch_records: int
     overlap_records: int
     merge_entries: int
@@ -56,18 +59,16 @@ class Settings:
     fine: bool  # almost every charge makes an odometer record
     snapshot_every: float  # seconds between two snapshots of a partition; 0: none
     chunk_bytes: int  # of a snapshot
-    flush_every: float  # Redis is emptied
-    dies_with_redis: (
-        float  # the owner and the Redis state of its partition are lost after a snapshot
-    )
-    cleaned: float  # the topic snapshots is compacted after a record of a snapshot
+    flush_every: Rate  # Redis is emptied
+    dies_with_redis: Rate  # the owner and its partition's Redis state are lost after a snapshot
+    cleaned: Rate  # the topic snapshots is compacted after a record of a snapshot
     trims_covered: bool  # the log is trimmed only up to the last snapshot
     overlooks: bool  # the stream skips the last record
-    disputes: float  # a partition holds the parent under another policy
-    transaction: float  # the minimum duration of an odometer transaction, in seconds
+    disputes: Rate  # a partition holds the parent under another policy
+    transaction: Rate  # the minimum duration of an odometer transaction, in seconds
     siblings: bool  # nested datasets have the same users, whom the first one's roster contains
-    rotate_every: float = 0.0  # a new erasure key is put before the others
-    old_keys: float = 0.0  # a worker starts without the newest erasure keys
+    rotate_every: Rate = 0.0  # a new erasure key is put before the others
+    old_keys: Rate = 0.0  # a worker starts without the newest erasure keys
     block: int = 1024  # norm events of a stored block
     most_norms: int = 2**20  # collected by a partition for a step
     part_bytes: int = 1_000_000  # of the part of an answer
@@ -214,31 +215,4 @@ _EFFECTS = (
     "join the group",
     "none",
 )
-_RATES = (
-    "crash",
-    "pause",
-    "store_fails",
-    "kafka_fails",
-    "skip",
-    "lost",
-    "twice",
-    "late",
-    "client_dies",
-    "rebalance_every",
-    "evict_every",
-    "rewind_every",
-    "race_every",
-    "damage_every",
-    "marker_every",
-    "election_every",
-    "garbage_every",
-    "trim_every",
-    "trimmed_reads",
-    "flush_every",
-    "dies_with_redis",
-    "cleaned",
-    "disputes",
-    "transaction",
-    "rotate_every",
-    "old_keys",
-)
+_RATES = [field.name for field in fields(Settings) if field.type == "Rate"]
