@@ -35,6 +35,9 @@ _END_BITS: Final = 48  # the square of a norm that is a relative 2**-49 below th
 class BudgetFilter(ABC):
     """A privacy filter, an immutable rule; the caller owns its state.
 
+    Throughout, `state` holds units, shape (n,) or (n, k); `mechanism` is the step; and `norms` has
+    the shape (n,), finite, >= 0. A mechanism that the measure does not cover is `InvalidInput`.
+
     Attributes:
         measure: the name of the measure (`accounting.MEASURES`).
         budget_units: one budget in units, rounded down, or one per order.
@@ -54,7 +57,7 @@ class BudgetFilter(ABC):
         cost of exactly the budget is denied if the budget is not a whole number of units.
 
         Args:
-            state: units, shape (n,) or (n, k).
+            state: units spent so far.
             cost: float64 >= 0 of the shape of the state, in the unit of the measure (nats; mu
                 squared for GDP). Infinity is never admitted.
 
@@ -74,16 +77,7 @@ class BudgetFilter(ABC):
     def admit_norms(
         self, state: IntArray, mechanism: Mechanism, norms: npt.ArrayLike
     ) -> tuple[IntArray, BoolArray]:
-        """Return (new_state, admitted) for a step with these norms, whose cost is `charge_units`.
-
-        Args:
-            state: units, shape (n,) or (n, k).
-            mechanism: the step.
-            norms: shape (n,), finite, >= 0.
-
-        Raises:
-            InvalidInput: for a mechanism that the measure does not cover.
-        """
+        """Return (new_state, admitted) as `admit` does, for a step that costs `charge_units`."""
         return self.admit_units(state, self.charge_units(mechanism, norms))
 
     def remaining(self, state: IntArray) -> FloatArray:
@@ -109,13 +103,7 @@ class BudgetFilter(ABC):
 
         The norms are clipped to `clip_norm` first; then see `largest_norms`. The mechanism must
         clip every user's contribution to the granted norm. If it computes in float32, the norms to
-        clip to are `round_to(granted, np.float32, "down")`.
-
-        Args:
-            state: units, shape (n,) or (n, k).
-            mechanism: the step.
-            norms: shape (n,), finite, >= 0.
-            clip_norm: > 0; None does not clip.
+        clip to are `round_to(granted, np.float32, "down")`. `clip_norm`: > 0; None does not clip.
         """
         vector = norm_vector("norms", norms)
         if clip_norm is not None:
@@ -141,14 +129,8 @@ class BudgetFilter(ABC):
         For all other mechanisms, every machine grants the same bits: only IEEE-exact operations
         are used.
 
-        Args:
-            state: units, shape (n,) or (n, k).
-            mechanism: the step.
-            norms: shape (n,), finite, >= 0.
-
         Raises:
-            InvalidInput: for `PureDP`, which has no norm to clip, and for a mechanism that the
-                measure does not cover.
+            InvalidInput: for `PureDP`, which has no norm to clip.
         """
         if isinstance(mechanism, PureDP):
             raise InvalidInput(
@@ -186,18 +168,11 @@ class BudgetFilter(ABC):
         orders, at the tightest. So the filter that granted the least always exhausts the user, as
         if there were no other budget. A grant of 0 is charged 0.
 
-        Args:
-            state: units, shape (n,) or (n, k).
-            mechanism: the step.
-            norms: the norms asked for, shape (n,), finite, >= 0.
-            granted: shape (n,), at most what this filter grants.
-
-        Returns:
-            Units, of the shape of the state.
+        `norms` were asked for. The charge is in units, of the shape of the state.
 
         Raises:
             InvalidInput: for granted norms above the norms asked for, or above what this filter can
-                pay for; and for a mechanism that the measure does not cover.
+                pay for.
         """
         asked, least = norm_vector("norms", norms), norm_vector("granted", granted)
         spent = self._checked(state)
