@@ -115,13 +115,6 @@ def test_balance_includes_what_a_roster_has_accrued(
         read_spent(client, one["partition"], name, shared.prefix)
 
 
-def test_balance_of_what_does_not_exist(shared: Service, balance: Any, name: str) -> None:
-    shared.client.create_dataset(name, budget=2.0)
-    shared.settle()
-    assert (balance(name, "5").code, balance(name, "5").lines) == (Exit.OK, [])
-    assert balance(f"{name}-no", "5").code == Exit.REFUSED
-
-
 @pytest.mark.parametrize(("field", "value"), [("layout", "3"), ("head", "00" * 32)])
 def test_balance_is_not_shown_of_state_that_is_not_whole(
     shared: Service, balance: Any, client: redis.Redis, name: str, field: str, value: str

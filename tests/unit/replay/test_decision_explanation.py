@@ -198,12 +198,6 @@ def test_command_explains_a_decision_for_all_users_or_for_one(
     assert all(word in text for word in ("charged", "halted", "budget of d"))
 
 
-@pytest.mark.parametrize("arguments", [(), ("d", "--decision", "0" * 32 + "/0/1")], ids=str)
-def test_command_refuses_other_combinations(arguments: tuple[str, ...]) -> None:
-    archived, _ = new_service(1)
-    assert command_on(archived, "explain", *arguments).code == Exit.USAGE
-
-
 @pytest.mark.parametrize(
     "text", ["7", "", "0" * 32, "0" * 31 + "/0/1", "0" * 32 + "/0/01", "0" * 32 + "/-1/1", "A/0/1"]
 )
