@@ -28,7 +28,7 @@ _COUNTS = np.array([1, 3, 2, 1, 8, 1])
 
 def parts_on(device: str, rows: int, dtype: torch.dtype) -> list[Part]:
     """Return the same gradients of six users on any device: of linear layers with one row and with
-    many, an embedding, and a written part.
+    many, an embedding, a weight that both kinds share, and a written part.
     """
     generator = torch.Generator().manual_seed(rows)
     examples = int(_COUNTS.sum())
@@ -41,9 +41,17 @@ def parts_on(device: str, rows: int, dtype: torch.dtype) -> list[Part]:
         for t, p, q in ((1, 300, 200), (rows, 256, 1024), (rows, 8, 256), (rows, 300, 1))
     ]
     places = torch.randint(0, WORDS, (examples, rows), generator=generator).to(device)
-    words = Factored(places, normal(examples, rows, 64), _COUNTS, (WORDS, 64))
+    words = Factored(None, normal(examples, rows, 64), _COUNTS, (WORDS, 64), places)
+    left, right = normal(examples, rows, WORDS), normal(examples, 2 * rows, 64)
+    tied = Factored(left, right, _COUNTS, (WORDS, 64), places)
     users = len(_COUNTS)
-    return [*factored, words, Written(normal(users, 50)), Written(normal(users, 70_000) * 0.1)]
+    return [
+        *factored,
+        words,
+        tied,
+        Written(normal(users, 50)),
+        Written(normal(users, 70_000) * 0.1),
+    ]
 
 
 def sum_on(device: str, rows: int, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:

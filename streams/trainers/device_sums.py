@@ -41,6 +41,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from accounting.exact.invalid_input import quoted
 from streams.sdk.errors import InvalidRequest
@@ -116,36 +117,53 @@ class Written:
 class Factored:
     """A part of gradients that are sums of outer products of rows.
 
+    A weight that a linear layer and an embedding share has rows of both kinds.
+
     Args:
-        left: (n, t, p), t rows of each example; or integers (n, t) below p, for rows that are 1 at
-            this place and 0 elsewhere.
-        right: (n, t, q).
+        left: (n, s, p), s rows of each example; None without such rows.
+        right: (n, s + t, q).
         counts: (k,), the number of examples of each user, in order.
         sizes: (p, q).
+        places: (n, t), integers below p: on the left, the last t rows of each example are 1 at this
+            place and 0 elsewhere. They are not written out. None without such rows.
     """
 
     def __init__(
-        self, left: torch.Tensor, right: torch.Tensor, counts: Integers, sizes: tuple[int, int]
+        self,
+        left: torch.Tensor | None,
+        right: torch.Tensor,
+        counts: Integers,
+        sizes: tuple[int, int],
+        places: torch.Tensor | None = None,
     ) -> None:
-        self._left, self._right, self._counts, self._sizes = left, right, counts, sizes
+        examples, (p, q) = len(right), sizes
+        self._left = right.new_empty((examples, 0, p)) if left is None else left
+        self._places = right.new_empty((examples, 0)) if places is None else places
+        self._places = self._places.long()
+        self._right, self._counts, self._sizes = right, counts, sizes
+        self._split = self._left.shape[1], self._places.shape[1]  # s and t
         self._starts = np.cumsum(counts) - counts
-        self._is_index = not left.is_floating_point()
-        self._kept: tuple[torch.Tensor, torch.Tensor] | None = None
-        self.shape, self.device = (len(counts), sizes[0] * sizes[1]), right.device
+        self._kept: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        self.shape, self.device = (len(counts), p * q), right.device
         rows = counts * right.shape[1]
         # The square of the norm of a user's part if all rows are ones.
-        entries = sizes[1] if self._is_index else self.shape[1]
-        self.room = np.square(rows.astype(np.float64)) * entries
-        # The bits of a product of two integers, so that all products of matrices are exact.
-        if self._is_index:
-            self.bits = (51 - sizes[1].bit_length()) // 2
+        self.room = np.square(rows.astype(np.float64)) * (q if left is None else p * q)
+        # The bits of a product of two integers, so that all products of matrices are exact. A side
+        # of a row with entries on the left has half of them, rounded up. A row that is 1 at a place
+        # has ``_place_bits`` on the right, times a power of two. So scalar products of any two
+        # rows, without these powers, are at most 2**51.
+        self._place_bits = (51 - q.bit_length()) // 2
+        if left is None:
+            self.bits = self._place_bits
         else:
             self.bits = 50 - np.frexp(np.maximum(rows, max(sizes)))[1]
 
     def largest(self) -> torch.Tensor:
-        """Return the largest absolute value of each side's rows, (sides, n, t)."""
-        sides = [self._right] if self._is_index else [self._left, self._right]
-        return torch.stack([_largest(side) for side in sides])
+        """Return the largest absolute value of each side's rows, (2, n, s + t)."""
+        of_left = _largest(self._left)
+        if self._split[1]:  # half, since a product of 1 and an entry has the entry's exponent
+            of_left = functional.pad(of_left, (0, self._split[1]), value=0.5)
+        return torch.stack([of_left, _largest(self._right)])
 
     def tops(self, exponents: Integers) -> Integers:
         """Return e, (k,), with 2**e above all products of entries of a row of the user.
@@ -160,45 +178,66 @@ class Factored:
     def squares(self, powers: Integers) -> torch.Tensor:
         """Do steps 2 and 3: return the squares of n_i, (k,)."""
         found = self._right.new_empty(len(powers), dtype=torch.float64)
-        (p, q), t = self._sizes, self._right.shape[1]
+        (p, q), (s, t) = self._sizes, self._split
         for count in np.flatnonzero(np.bincount(self._counts)).tolist():
-            rows = count * t
-            by_pairs = rows**2 <= 16 * p if self._is_index else rows * (p + q) <= p * q
+            rows = count * (s + t)
+            by_pairs = rows * (p + q) <= p * q if s else rows**2 <= 16 * p
             size = rows * (p + q) + (rows * rows if by_pairs else p * q)
             users = np.flatnonzero(self._counts == count)
             for first in range(0, len(users), _at_once(size)):
                 some = users[first : first + _at_once(size)]
                 chosen = (self._starts[some, None] + np.arange(count)).ravel()
-                left, right = self._integers(chosen, np.repeat(powers[some], count))
-                if len(some) == len(found) and (t == 1 or left.numel() + right.numel() <= _FEW):
-                    self._kept = left, right  # for the sum
-                left = left.reshape(len(some), rows, *left.shape[2:])
-                right = right.reshape(len(some), rows, q)
-                if rows == 1 and not self._is_index:
-                    each = _sums_of_squares(left) * _sums_of_squares(right)
+                left, places, right = self._integers(chosen, np.repeat(powers[some], count))
+                is_all = len(some) == len(found)
+                if is_all and (s + t == 1 or left.numel() + right.numel() <= _FEW):
+                    self._kept = left, places, right  # for the sum
+                left = left.reshape(len(some), count * s, p)
+                places = places.reshape(len(some), count * t)
+                of_left, of_places = right.split([s, t], dim=1)
+                of_left = of_left.reshape(len(some), count * s, q)
+                of_places = of_places.reshape(len(some), count * t, q)
+                if rows == s == 1:
+                    each = _sums_of_squares(left) * _sums_of_squares(of_left)
                 else:
-                    each = self._pairs(left, right) if by_pairs else self._entries(left, right)
-                    each = _sums(each.flatten(1))
-                if len(some) == len(found):
+                    terms = self._pairs if by_pairs else self._entries
+                    each = _sums(terms(left, places, of_left, of_places))
+                if is_all:
                     return each
                 found[torch.from_numpy(some)] = each
         return found
 
-    def _pairs(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Return the terms (k, t, t) of the squared norm, by pairs of rows."""
-        products = right @ right.mT
-        if self._is_index:
-            return products.mul_(left[:, :, None] == left[:, None])
-        return products.mul_(left @ left.mT)
+    def _pairs(
+        self,
+        left: torch.Tensor,
+        places: torch.Tensor,
+        of_left: torch.Tensor,
+        of_places: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return the terms (k, m) of the squared norm, by pairs of rows."""
+        terms = []
+        if left.shape[1]:
+            terms.append((of_left @ of_left.mT).mul_(left @ left.mT))
+        if places.shape[1]:
+            is_same = places[:, :, None] == places[:, None]
+            terms.append((of_places @ of_places.mT).mul_(is_same))
+        if len(terms) == 2:  # L_s . L_t is the entry of L_s at the place of L_t
+            entries = left.gather(2, places[:, None].expand(-1, left.shape[1], -1))
+            terms.append((of_left @ of_places.mT).mul_(entries).mul_(2.0))
+        return torch.cat([one.flatten(1) for one in terms], dim=1)
 
-    def _entries(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Return the terms (k, p, q) of the squared norm, by entries."""
-        if not self._is_index:
-            return (left.mT @ right).square_()
-        written = right.new_zeros(len(left), *self._sizes)
-        for one, places, rows in zip(written, left, right, strict=True):
-            one.index_add_(0, places, rows)
-        return written.square_()
+    def _entries(
+        self,
+        left: torch.Tensor,
+        places: torch.Tensor,
+        of_left: torch.Tensor,
+        of_places: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return the terms (k, p q) of the squared norm, by entries."""
+        written = left.mT @ of_left  # zeros without rows
+        if places.shape[1]:
+            for one, at, rows in zip(written, places, of_places, strict=True):
+                one.index_add_(0, at, rows)
+        return written.square_().flatten(1)
 
     def add_to(self, total: torch.Tensor, factors: Floats, powers: Integers, at_once: int) -> None:
         """Do step 5, for at most so many rows at once."""
@@ -209,42 +248,52 @@ class Factored:
             examples = len(by_example)
         for start in range(0, len(by_example), examples):
             chosen = np.arange(start, min(start + examples, len(by_example)))
-            left, right = self._kept or self._integers(chosen, powers[chosen])
-            side = left if p < q and not self._is_index else right
-            side.mul_(torch.from_numpy(by_example[chosen]).to(self.device)[:, None, None])
-            left, right = left.flatten(0, 1), right.flatten(0, 1)
-            if self._is_index:
-                view.index_add_(0, left.to(total.device), right.long().to(total.device))
-                continue
+            left, places, right = self._kept or self._integers(chosen, powers[chosen])
+            by = torch.from_numpy(by_example[chosen]).to(self.device)[:, None, None]
+            of_left, of_places = right.split(self._split, dim=1)
+            if places.shape[1]:
+                added = of_places.mul_(by).flatten(0, 1).long()
+                view.index_add_(0, places.flatten().to(total.device), added.to(total.device))
+            (left if p < q else of_left).mul_(by)
+            left, of_left = left.flatten(0, 1), of_left.flatten(0, 1)
             for row in range(0, len(left), at_once):
                 some = slice(row, row + at_once)
                 for first in range(0, p, columns):
                     block = slice(first, first + columns)
-                    added = left[some, block].T @ right[some]
+                    added = left[some, block].T @ of_left[some]
                     view[block].add_(added.long().to(total.device))
 
-    def _integers(self, chosen: Integers, powers: Integers) -> tuple[torch.Tensor, torch.Tensor]:
-        """Do step 2 for some examples: return their integer rows."""
+    def _integers(
+        self, chosen: Integers, powers: Integers
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Do step 2 for some examples: return their left sides, places and right sides.
+
+        A row that is 1 at a place is kept so, and its right side is R = 2^a R', with the least a
+        for which R' has at most ``_place_bits``.
+        """
+        s, t = self._split
         at: Any = chosen
         if len(chosen) == chosen[-1] - chosen[0] + 1:
             at = slice(int(chosen[0]), int(chosen[-1]) + 1)
-        scales = np.broadcast_to(powers[:, None], self._exponents[-1, at].shape)[None]
-        if not self._is_index:
-            of_left = (scales[0] + self._exponents[1, at] - self._exponents[0, at]) >> 1
-            scales = np.stack([of_left, scales[0] - of_left])
+        power, (lefts, rights) = powers[:, None], self._exponents[:, at]
+        of_left = (power + rights - lefts) >> 1
+        if t:
+            of_left[:, s:] = np.maximum(power + rights[:, s:] - self._place_bits, 0)
+        scales = np.stack([of_left, power - of_left])
         # Both sides become zero where float32 does not have both scales, as if one side is zero.
         used = (np.abs(scales) < 126).all(axis=0)
         by = torch.from_numpy(np.ldexp(used + 0.0, scales)[..., None]).to(self.device)
         at = at if isinstance(at, slice) else torch.from_numpy(at).to(self.device)
-        left = self._left[at]
-        return left if self._is_index else _rounded(left, by[0]), _rounded(self._right[at], by[-1])
+        right = _rounded(self._right[at], by[1])
+        if s and t:
+            right[:, s:] *= by[0, :, s:]
+        return _rounded(self._left[at], by[0, :, :s]), self._places[at], right
 
     def drop(self, unusable: NDArray[np.bool_]) -> None:
         """Set the gradients of these users to zero."""
         by_example = np.repeat(unusable, self._counts)
         self._right = _without(self._right, by_example)
-        if not self._is_index:
-            self._left = _without(self._left, by_example)
+        self._left = _without(self._left, by_example)
 
 
 Part: TypeAlias = Written | Factored

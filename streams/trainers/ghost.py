@@ -207,26 +207,24 @@ def part_of(name: str, parameter: torch.nn.Parameter, size: int, counts: Integer
     sample, used = _sample_of(name, parameter, size), int(counts.sum())
     if isinstance(sample, torch.Tensor):
         return Written(_sums_by_user(sample[:used].flatten(1), counts))
-    are_places = [not left.is_floating_point() for left, _ in sample]
-    lefts = [  # an embedding whose weight is tied to a linear layer gets rows like the layer's
-        functional.one_hot(left.long(), len(parameter)).to(parameter.dtype)
-        if is_place and not all(are_places)
-        else left
-        for (left, _), is_place in zip(sample, are_places, strict=True)
-    ]
-    left, rights = _joined(lefts)[:used], [right for _, right in sample if right is not None]
+    linear = [call for call in sample if call[0].is_floating_point()]
+    embedded = [call for call in sample if not call[0].is_floating_point()]
+    left = _joined([one for one, _ in linear])[:used] if linear else None
+    places = _joined([one for one, _ in embedded])[:used] if embedded else None
+    rights = [right for _, right in (*linear, *embedded) if right is not None]
     if rights:
         right = _joined(rights)[:used]
-    elif left.shape[1] == 1:
-        return Written(_sums_by_user(left[:, 0].clone(), counts))
     else:
+        assert left is not None
+        if left.shape[1] == 1:
+            return Written(_sums_by_user(left[:, 0].clone(), counts))
         right = left.new_ones(()).expand(*left.shape[:2], 1)
-    is_single = left.dim() == 3 and left.shape[1] == 1
-    is_precise = torch.promote_types(left.dtype, right.dtype).itemsize >= 4
-    # Written out, because a small model takes twice the time with factors.
-    if is_single and is_precise and parameter.numel() <= NARROW:
-        return Written(_sums_by_user((left.mT * right).flatten(1), counts))
-    return Factored(left, right, counts, (len(parameter), right.shape[2]))
+    if left is not None and places is None and left.shape[1] == 1:
+        is_precise = torch.promote_types(left.dtype, right.dtype).itemsize >= 4
+        # Written out, because a small model takes twice the time with factors.
+        if is_precise and parameter.numel() <= NARROW:
+            return Written(_sums_by_user((left.mT * right).flatten(1), counts))
+    return Factored(left, right, counts, (len(parameter), right.shape[2]), places)
 
 
 def written_sum(

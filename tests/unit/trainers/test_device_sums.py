@@ -37,10 +37,13 @@ class Data:
             (self.normal(1, 30), self.normal(1, 20)),  # as of a layer with one row per example
             (self.normal(3 * ROWS, 2), self.normal(3 * ROWS, 3)),  # more rows than entries
             (self.normal(ROWS, 5), torch.ones(self._examples, ROWS, 1)),  # as of a bias
-            (self._places(ROWS, 11), self.normal(ROWS, 3)),
-            (self._places(ROWS, 400), self.normal(ROWS, 2)),
+            (None, self.normal(ROWS, 3)),
+            (None, self.normal(ROWS, 2)),
+            (self.normal(3, 9), self.normal(3 + ROWS, 4)),  # as of a linear layer and an embedding
+            (self.normal(1, 100), self.normal(1 + ROWS, 20)),
         ]
-        self.sizes = [(7, 4), (30, 20), (2, 3), (5, 1), (11, 3), (400, 2)]
+        self.places = [None] * 4 + [self._places(ROWS, size) for size in (11, 400, 9, 100)]
+        self.sizes = [(7, 4), (30, 20), (2, 3), (5, 1), (11, 3), (400, 2), (9, 4), (100, 20)]
         self.rows = [self.normal(9)[: len(counts)], self.normal(1500)[: len(counts)] * 0.01]
 
     def normal(self, *shape: int) -> Any:
@@ -56,8 +59,14 @@ class Data:
         starts = np.cumsum(self.counts) - self.counts
         chosen = np.concatenate([np.arange(starts[u], starts[u] + self.counts[u]) for u in users])
         factored = [
-            Factored(left[chosen], right[chosen], self.counts[list(users)], size)
-            for (left, right), size in zip(self.sides, self.sizes, strict=True)
+            Factored(
+                None if left is None else left[chosen],
+                right[chosen],
+                self.counts[list(users)],
+                size,
+                None if places is None else places[chosen],
+            )
+            for (left, right), places, size in zip(self.sides, self.places, self.sizes, strict=True)
         ]
         return [*factored, *(Written(rows[list(users)].clone()) for rows in self.rows)]
 
@@ -65,9 +74,9 @@ class Data:
         """Return all gradients in float64."""
         columns = []
         owners = np.repeat(np.arange(len(self.counts)), self.counts)
-        for (left, right), (p, q) in zip(self.sides, self.sizes, strict=True):
-            if not left.is_floating_point():
-                left = torch.nn.functional.one_hot(left, p)
+        for (left, right), places, (p, q) in zip(self.sides, self.places, self.sizes, strict=True):
+            ones = [] if places is None else [torch.nn.functional.one_hot(places, p)]
+            left = torch.cat([*([] if left is None else [left]), *ones], dim=1)
             each = torch.einsum("ntp,ntq->npq", left.double(), right.double()).flatten(1).numpy()
             total = np.zeros((len(self.counts), p * q))
             np.add.at(total, owners, each)
@@ -113,8 +122,10 @@ def cancelling(scale: float, kind: str) -> Data:
     """Rows of one user that cancel each other, all but a little."""
     data = Data([2], seed=3)
     for place, (left, right) in enumerate(data.sides):
-        if not left.is_floating_point():
-            data.sides[place] = (left[:1].expand(2, -1), torch.cat([right[:1], -right[:1]]))
+        if (places := data.places[place]) is not None:
+            data.places[place] = places[:1].expand(2, -1)
+            left = left if left is None else left[:1].expand(2, -1, -1)
+            data.sides[place] = (left, torch.cat([right[:1], -right[:1]]))
             continue
         left, right = left[:1] * scale, right[:1]
         back = left * (1.0 + 1e-6) if kind == "nearly" else left
@@ -196,12 +207,12 @@ def test_integers_of_a_user_do_not_depend_on_other_users(
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
-@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("place", range(10))
 def test_a_gradient_that_is_not_finite_counts_as_zero(bad: float, place: int) -> None:
     data = Data(COUNTS, dtype=torch.float64)
     if place < len(data.sides):
         left, right = data.sides[place]
-        side = left if left.is_floating_point() and place % 2 else right
+        side = left if left is not None and place % 2 else right
         side[2, 0, 0] = bad
     else:
         data.rows[place - len(data.sides)][1, 3] = bad
@@ -252,3 +263,23 @@ def test_parts_of_another_model_are_refused() -> None:
     made.add(data.parts([0]), np.ones(1))
     with pytest.raises(InvalidRequest):
         made.check(data.parts([0])[1:], 1)
+
+
+@pytest.mark.parametrize("sizes", [(9, 4), (100, 20)], ids=["by entries", "by pairs"])
+def test_a_weight_of_a_linear_layer_and_an_embedding_is_added_exactly(
+    sizes: tuple[int, int],
+) -> None:
+    """Both kinds of rows have integers, and the user's whole gradient is below the level."""
+    (p, q), random = sizes, np.random.default_rng(4)
+    left, right = random.integers(-8, 9, (2, 3, p)), random.integers(-8, 9, (2, 8, q))
+    places = random.integers(0, p, (2, 5))
+    wanted = np.einsum("ntp,ntq->pq", left, right[:, :3])
+    np.add.at(wanted, places, right[:, 3:])
+    made = DeviceSum(EXPONENT, clip_norm=1e5, expected=1.0)
+    sides = torch.tensor(left).float(), torch.tensor(right).float()
+    part = Factored(*sides, np.array([2]), sizes, torch.tensor(places))
+    norms = made.add([part], np.array([1e5]))
+    exponent, total = made.total()
+    assert total.tolist() == [int(one) << -exponent for one in wanted.ravel()]
+    square = sum(int(one) ** 2 for one in wanted.ravel())
+    assert square <= Fraction(float(norms[0])) ** 2 <= square * (1 + Fraction(1, 2**30))
