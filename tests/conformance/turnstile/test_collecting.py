@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from streams import (
     CollectTerms,
-    Fenced,
-    StepContentChanged,
     Turnstile,
 )
 from streams.ledger.parts import MAX_PART_BYTES
@@ -46,32 +42,6 @@ def test_each_norm_counts_once_and_in_time(turnstile: Turnstile, name: str) -> N
     assert run.charge_collected(noise_stddev=4.0).norms == {4: 1.0}
     assert run.charge_collected(noise_stddev=4.0).users == []
     assert run.step == 3
-
-
-def test_a_step_that_is_handed_back_is_decided_once(turnstile: Turnstile, name: str) -> None:
-    run = opened(turnstile, name)
-    assert run.collect == TERMS
-    norms = dict.fromkeys(USERS, 0.5)
-    send(turnstile, name, norms)
-    first = run.charge_collected(noise_stddev=4.0)
-    again = turnstile.run(name, "r", released=-1)
-    assert (again.collect, again.step, again.interrupted) == (TERMS, 0, True)
-    send(turnstile, name, {"late": 0.5})
-    with pytest.raises(StepContentChanged):
-        again.charge_collected(noise_stddev=5.0)
-    second = again.charge_collected(noise_stddev=4.0)
-    assert second.users == first.users
-    assert second.norms == first.norms == norms
-    with pytest.raises(Fenced):
-        run.charge_collected(noise_stddev=4.0)
-    send(turnstile, name, norms, step=1)
-    assert again.charge_collected(noise_stddev=4.0).norms == norms
-    given_up = turnstile.run(name, "r", released=0)
-    assert (given_up.step, given_up.interrupted) == (1, True)
-    given_up.abandon()
-    assert (given_up.step, given_up.interrupted) == (2, False)
-    send(turnstile, name, norms, step=2)
-    assert given_up.charge_collected(noise_stddev=4.0).norms == norms
 
 
 def test_only_norms_of_keys_that_may_charge_count(

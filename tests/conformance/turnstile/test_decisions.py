@@ -14,11 +14,9 @@ from accounting import (
     Laplace,
     PoissonGaussian,
     PureDP,
-    banded_step,
 )
 from streams import (
     InvalidRequest,
-    SeparationChanged,
     Turnstile,
 )
 from streams.records.decision_ids import DecisionId
@@ -141,37 +139,6 @@ def home_of(user: int) -> int:
         other.run("d", "r").charge([user], [1.0], noise_stddev=1.0)
         (halt,) = other.halts("d", follow=False)
         return halt.partition
-
-
-def test_participations_are_kept_apart_over_attempts(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, measure="zcdp", budget=0.2, on_exhaustion="clip")
-    users = list(range(12))
-    columns = [banded_step([2.0, 1.0, 2.0], 12.0)] * 6  # the noise of a plain step of 4
-    run = turnstile.run(name, "ftrl", min_separation=3)
-    taken: dict[int, list[int]] = {user: [] for user in users}
-    for step, mechanism in enumerate(columns):
-        if step == 3:
-            run = turnstile.run(name, "ftrl", released=2)
-            assert run.min_separation == 3
-        asked = users[step % 2 :: 2] if step else users[:4]
-        decision = run.charge(asked, np.ones(len(asked)), mechanism=mechanism, clip_norm=1.0)
-        for user, admitted, waits in zip(asked, decision.admitted, decision.too_soon, strict=True):
-            assert waits == (bool(taken[user]) and step - taken[user][-1] < 3)
-            assert admitted == (not waits)
-            taken[user] += [step] * int(admitted)
-        assert (decision.granted == decision.admitted).all()
-    halts = {(h.step, h.user, h.reason) for h in turnstile.halts(name, follow=False)}
-    assert halts == {
-        (step, user, "too-soon")
-        for user, steps in taken.items()
-        for step in range(6)
-        if user in (users[step % 2 :: 2] if step else users[:4]) and step not in steps
-    }
-    with pytest.raises(SeparationChanged):
-        turnstile.run(name, "ftrl", min_separation=4)
-    with pytest.raises(InvalidRequest):
-        run.enrol(users, clip_norm=1.0)
-    run.close()
 
 
 def test_events_of_dp_accounting_are_charged_as_their_steps(

@@ -7,8 +7,6 @@ import pytest
 
 from streams import (
     BudgetHeld,
-    PolicyChanged,
-    RequestRejected,
     Turnstile,
 )
 
@@ -68,44 +66,3 @@ def test_a_step_needs_the_budgets_of_all_parents(turnstile: Turnstile, name: str
     assert turnstile.erase(2, person) == sorted([person, site, ads])
     after = turnstile.run(site, "last").charge([2, 3], [0.1, 0.1], noise_stddev=2.0)
     assert after.erased.tolist() == [True, False]
-
-
-def test_norm_is_clipped_to_what_all_budgets_pay_for(turnstile: Turnstile, name: str) -> None:
-    person, ads, news = (f"{name}-{kind}" for kind in ("person", "ads", "news"))
-    turnstile.create_dataset(person, measure="zcdp", budget=0.125)
-    made = turnstile.create_dataset(
-        ads, measure="gdp", budget=1.0, parents=person, on_exhaustion="clip"
-    )
-    assert (made.parents, made.on_exhaustion) == ([person], "clip")
-    assert made == turnstile.create_dataset(
-        ads, measure="gdp", budget=1.0, parents=person, on_exhaustion="clip"
-    )
-    turnstile.create_dataset(
-        news, measure="zcdp", budget=1.0, parents=ads
-    )  # which halts, whatever ads does
-    run = turnstile.run(ads, "r")
-    decided = run.charge([1, 2], [1.0, 0.25], noise_stddev=1.0)
-    assert decided.admitted.all()
-    assert decided.granted == pytest.approx([0.5, 0.25])
-    assert decided.exhausted.tolist() == [True, False]
-    assert run.charge([1], [0.1], noise_stddev=1.0).halted.all()
-    run.close()
-    rostered = turnstile.run(ads, "s")
-    roster = rostered.enrol([3, 4], clip_norm=1.0, levels=8)
-    assert roster.charge(noise_stddev=1.0).clip_norms.tolist() == [0.5, 0.5]
-    assert roster.charge(noise_stddev=1.0).halted.tolist() == [0, 1]  # positions
-    rostered.close()
-    assert turnstile.run(news, "r").charge([5], [1.0], noise_stddev=1.0).halted.all()
-    refused = {
-        (halt.dataset, halt.user): halt.refused_by
-        for dataset in (ads, news)
-        for halt in turnstile.halts(dataset, follow=False)
-    }
-    assert refused == {(ads, 1): person, (ads, 3): person, (ads, 4): person, (news, 5): person}
-    with pytest.raises(PolicyChanged):
-        turnstile.create_dataset(ads, measure="gdp", budget=1.0, parents=person)
-    turnstile.create_dataset(f"{name}-pure", measure="pure-dp", budget=1.0)
-    with pytest.raises(RequestRejected):
-        turnstile.create_dataset(
-            f"{name}-new", measure="zcdp", budget=1.0, parents=f"{name}-pure", on_exhaustion="clip"
-        )
