@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
 import aiokafka
 from kafka import TopicPartition
@@ -28,62 +27,46 @@ PARTITIONS = 3
 Record = tuple[bytes | None, bytes | None]
 
 
-class Hand(Protocol):
-    """What producers of other kinds and operators do, and what any reader sees."""
-
-    async def append(self, partition: int, *values: bytes | None) -> None:
-        """Write records to norms."""
-
-    async def append_in_transaction(self, partition: int, value: bytes, commits: bool) -> None:
-        """Write a record to norms, and the marker that ends its transaction."""
-
-    async def delete_before(self, partition: int, offset: int) -> None:
-        """Let the log of a partition begin later."""
-
-    async def abort_odometers(self, partition: int, *values: bytes) -> None:
-        """What an owner does that dies between sending snapshots and committing them."""
-
-    async def abort_snapshot(self, partition: int, records: Sequence[SnapshotRecord]) -> None:
-        """What an owner does that dies in the transaction in which it sends these."""
-
-    async def published(self, channel: Channel, partition: int) -> list[Record]:
-        """Key and value of all records of a topic."""
-
-    async def end_of(self, topic: str, partition: int) -> int:
-        """The offset of the next record of a topic."""
-
-
 @dataclass
 class MemoryHand:
+    """What producers of other kinds and operators do, and what any reader sees."""
+
     broker: MemoryBroker
 
     async def append(self, partition: int, *values: bytes | None) -> None:
+        """Write records to norms."""
         for value in values:
             self.broker.norms(partition).append(value)
 
     async def append_in_transaction(self, partition: int, value: bytes, commits: bool) -> None:
+        """Write a record to norms, and the marker that ends its transaction."""
         await self.append(partition, value)
         self.broker.norms(partition).mark()
 
     async def delete_before(self, partition: int, offset: int) -> None:
+        """Let the log of a partition begin later."""
         self.broker.norms(partition).delete_before(offset)
 
     async def abort_odometers(self, partition: int, *values: bytes) -> None:
+        """What an owner does that dies between sending snapshots and committing them."""
         dies = MemoryClient(self.broker).odometer_producer_of(partition)
         await dies.start()
         for value in values:
             dies._append(Origin(bytes(16), 0), Output(Channel.ODOMETER, b"user", value))
 
     async def abort_snapshot(self, partition: int, records: Sequence[SnapshotRecord]) -> None:
+        """What an owner does that dies in the transaction in which it sends these."""
         dies = MemoryClient(self.broker).snapshots_of(partition)
         await dies.start()
         for key, value in records:
             dies._write(value, key)
 
     async def published(self, channel: Channel, partition: int) -> list[Record]:
+        """Key and value of all records of a topic."""
         return list(self.broker.outputs(channel, partition).records.values())
 
     async def end_of(self, topic: str, partition: int) -> int:
+        """The offset of the next record of a topic."""
         return self.broker.of(topic, partition).end
 
 
@@ -168,7 +151,7 @@ class Bench:
     publisher: Publisher
     odometer_producer_of: Callable[[int], FencedProducer]
     snapshots_of: Callable[[int], SnapshotTopic]
-    hand: Hand
+    hand: MemoryHand | KafkaHand
 
     async def publish(self, partition: int, outputs: Sequence[Output]) -> None:
         """Publish, and wait until the broker has them."""

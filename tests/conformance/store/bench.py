@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import redis
 
@@ -61,36 +60,25 @@ def guard_of(writer: PartitionWriter) -> Guard:
     return Guard(writer.partition, writer.owner, writer.version)
 
 
-class Hand(Protocol):
-    """What an operator or an accident can do: it sees and sets what is kept, past every check."""
-
-    def read(self, partition: int) -> Contents:
-        """All that is kept of a partition."""
-
-    def write(self, partition: int, contents: Contents) -> None:
-        """Put this in the place of all that is kept of it."""
-
-    def stage(self, partition: int, changes: list[bytes], pages: Named, outbox: Named) -> None:
-        """Leave this of a large write that was interrupted."""
-
-    def staged(self, partition: int) -> int:
-        """Return how many entries are left of large writes that were interrupted."""
-
-
 @dataclass
 class MemoryHand:
+    """What an operator or an accident can do: it sees and sets what is kept, past every check."""
+
     store: MemoryStore
 
     def read(self, partition: int) -> Contents:
+        """All that is kept of a partition."""
         return self.store.contents(partition).copy()
 
     def write(self, partition: int, contents: Contents) -> None:
+        """Put this in the place of all that is kept of it."""
         self.store.restore({**self.store.copy(), partition: contents})
 
     def stage(self, *_: object) -> None:
         """Do nothing: this store has no large writes."""
 
     def staged(self, partition: int) -> int:
+        """Return how many entries are left of large writes that were interrupted."""
         return 0
 
 
@@ -165,7 +153,7 @@ class Bench:
     """A store in which nothing is kept yet, and what happens to it otherwise."""
 
     store: Store
-    hand: Hand
+    hand: MemoryHand | RedisHand
 
     def owner(self, name: str, partition: int = P) -> Owner:
         return Owner(self.store, name, partition)
