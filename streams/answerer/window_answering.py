@@ -341,7 +341,7 @@ class Answering:
                 if selection is None:
                     release = answerer.answer(users, rows, dimension=rows.shape[1])
                 else:
-                    release = answerer.answer_keys(users, rows, keys, selection)
+                    release = answerer.answer_keys(users, rows[:, 1::2], keys, selection)
                 break
             except DecisionTimeout as error:
                 logger.warning("step %d is not decided yet; asking again: %s", window.step, error)

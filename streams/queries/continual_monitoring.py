@@ -258,13 +258,13 @@ class QueryAnswerer:
 
         Which keys have users is private. So the answer has the keys that are selected, with a noisy
         sum of values for each (``accounting.release.key_selection``). A user is charged for the L2
-        norm of the whole row. Only users who are admitted in full count.
+        norm of the values and of ``selection.contribution`` for each of the keys. Only users who
+        are admitted in full count: one with a norm above ``clip_norm`` pays, and does not count.
 
         Args:
             users: n distinct ids.
-            contributions: (n, 2 g): for a user's j-th key, ``selection.contribution`` in column
-                2 j, and the value in column 2 j + 1. Columns of further keys are 0. A user whose
-                row is longer than ``clip_norm`` pays, and does not count.
+            contributions: (n, g), the value of a user's j-th key in column j. The columns of
+                further keys do not count.
             keys: n lists of the distinct numbers of each user's keys, at most g each.
             selection: selects keys; its noise is ``noise_stddev``.
 
@@ -274,9 +274,13 @@ class QueryAnswerer:
         """
         ids = read_users(users)
         given = read_rows("contributions", contributions)
-        columns = given.shape[1] if len(ids) and given.ndim == 2 else 2
-        rows = read_contributions(given, len(ids), columns)
-        self._check_keys(rows, keys, selection)
+        columns = given.shape[1] if len(ids) and given.ndim == 2 else 1
+        own_values = read_contributions(given, len(ids), columns)
+        self._check_keys(len(ids), columns, keys, selection)
+        is_used = np.arange(columns) < np.array([len(own) for own in keys]).reshape(-1, 1)
+        rows = np.zeros((len(ids), 2 * columns))
+        rows[:, ::2] = np.where(is_used, selection.contribution, 0.0)
+        rows[:, 1::2] = np.where(is_used, own_values, 0.0)
         step, present, admitted = self._admitted(ids, rows)
         counts: dict[int, int] = {}
         values: dict[int, int] = {}
@@ -294,31 +298,22 @@ class QueryAnswerer:
         return KeyRelease(step, value, self.noise_stddev, found)
 
     def _check_keys(
-        self, rows: NDArray[np.float64], keys: Sequence[Sequence[int]], selection: KeySelection
+        self, users: int, columns: int, keys: Sequence[Sequence[int]], selection: KeySelection
     ) -> None:
         if selection.noise_stddev != self.noise_stddev:
             raise InvalidRequest(
                 f"the selection has a noise of {selection.noise_stddev} and the answerer one of "
                 f"{self.noise_stddev}: give both the same"
             )
-        if rows.ndim != 2 or rows.shape[1] % 2 or len(keys) != len(rows):
-            raise InvalidRequest(
-                f"contributions has shape {rows.shape} and keys has {len(keys)} lists; two columns "
-                "per key and a list of keys per user are required"
-            )
-        counts = np.array([len(own) for own in keys], dtype=np.intp)
-        is_used = np.arange(rows.shape[1] // 2) < counts[:, np.newaxis]
-        wanted = np.where(is_used, selection.contribution, 0.0)
-        if (
-            any(len(set(own)) < len(own) for own in keys)
-            or any(not 0 <= key < selection.universe for own in keys for key in own)
-            or counts.max(initial=0) > rows.shape[1] // 2
-            or not np.array_equal(rows[:, ::2], wanted)
-            or rows[:, 1::2][~is_used].any()
+        if len(keys) != users or any(
+            len(set(own)) < len(own)
+            or len(own) > columns
+            or not all(0 <= key < selection.universe for key in own)
+            for own in keys
         ):
             raise InvalidRequest(
-                "contributions and keys do not agree: each distinct key of the universe has "
-                f"{selection.contribution} and a value, and all other columns are 0"
+                f"keys has {len(keys)} lists for {users} users; each user needs a list of at most "
+                f"{columns} distinct keys from 0 to below {selection.universe}"
             )
 
     def _answer(self, ids: UserIds, rows: NDArray[np.float64]) -> Release:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -53,16 +53,11 @@ def answer(data: list[Asked]) -> Iterator[Fact]:
             numbers, vectors = [one.number for one in today], [one.vector for one in today]
             yield from shown("number", answerer.answer(users, numbers), CLIP)
             yield from shown("vector", answerer.answer(users, vectors, dimension=2), CLIP)
-            rows, keys = by_keys(today)
-            found = keyed.answer_keys(users, rows, keys, SELECTION)
+            values, keys = [[one.number] for one in today], [list(one.keys) for one in today]
+            found = keyed.answer_keys(users, values, keys, SELECTION)
             yield Fact(
                 "keys", (found.step, found.noise_stddev, len(found.keys) == len(found.value))
             )
-
-
-def by_keys(today: Sequence[Asked]) -> tuple[list[list[float]], list[list[int]]]:
-    rows = [[SELECTION.contribution, one.number] if one.keys else [0.0, 0.0] for one in today]
-    return rows, [list(one.keys) for one in today]
 
 
 # On the last day there are no other users.
