@@ -9,8 +9,7 @@ rejects every write.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
-from functools import cache
+from contextlib import closing
 
 import msgspec
 from msgspec.structs import replace
@@ -122,21 +121,19 @@ def copy_answers(file: BudgetFile, journal_of: Callable[[str], Journal]) -> int:
     """
     if not file.has_answers():
         return 0
-    count = 0
-    with ExitStack() as opened:
-
-        @cache
-        def journal(dataset: str) -> Journal:
-            return opened.enter_context(closing(journal_of(dataset)))
-
-        for record in _records(file, ANSWERS_STATE, 0):
-            entry = decode_entry(record.value, file.path)
-            journal(entry.dataset).append(replace(entry, answers_end=0))  # an offset in the file
-        for record in _records(file, ANSWERS, 0):
-            dataset, _, run = (record.key or b"").decode().partition("/")
-            journal(dataset).publish(record.value, run)
-            count += 1
-    return count
+    entries = [decode_entry(one.value, file.path) for one in _records(file, ANSWERS_STATE, 0)]
+    answers = [
+        ((one.key or b"").decode().partition("/"), one.value) for one in _records(file, ANSWERS, 0)
+    ]
+    for dataset in dict.fromkeys(entry.dataset for entry in entries):
+        with closing(journal_of(dataset)) as journal:
+            for entry in entries:
+                if entry.dataset == dataset:
+                    journal.append(replace(entry, answers_end=0))  # an offset in the file
+            for (name, _, run), value in answers:
+                if name == dataset:
+                    journal.publish(value, run)
+    return len(answers)
 
 
 def _records(
