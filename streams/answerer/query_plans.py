@@ -89,9 +89,8 @@ def population_of(query_file: QueryFile, events: Sequence[UserEvent]) -> Populat
     def close(clock: int | None) -> None:
         while state.is_due(clock):
             window = state.calendar.next
-            users, rows = state.content_of(window)
+            users, rows, keys = state.content_of(window)
             sizes = state.queries[window.query].sizes(state.unbounded(window), rows)
-            keys = state.keys_of(window) if state.queries[window.query].keys else []
             present = np.flatnonzero(row_norms(rows)).tolist() if len(rows) else []
             parts[window.query, window.number] = Part(
                 np.array([numbers.setdefault(users[at], len(numbers)) for at in present], np.int64),
@@ -132,12 +131,9 @@ class _Recorded(InputState):
         super().__init__(query_file)
         self._parts = people.parts
 
-    def content_of(self, window: Window) -> tuple[list[User], Floats]:
+    def content_of(self, window: Window) -> tuple[list[User], Floats, list[list[int]]]:
         part = self._parts[window.query, window.number]
-        return part.users.tolist(), part.rows
-
-    def keys_of(self, window: Window) -> list[list[int]]:
-        return self._parts[window.query, window.number].keys
+        return part.users.tolist(), part.rows, part.keys
 
 
 def charge_all(query_file: QueryFile, policy: Policy, people: Population) -> Charges:

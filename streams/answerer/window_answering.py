@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -331,11 +331,15 @@ class Answering:
         return self._costs.worst_case.exhaustible_since(calendar, query, last) is not None
 
     def _charge(
-        self, answerer: QueryAnswerer, window: Window, users: list[User], rows: Floats
+        self,
+        answerer: QueryAnswerer,
+        window: Window,
+        users: list[User],
+        rows: Floats,
+        keys: Sequence[list[int]] = (),
     ) -> Release:
         """Charge and release a step."""
         selection = None if window.is_block else self._selections[window.query]
-        keys = [] if selection is None else self.state.keys_of(window)
         while True:
             try:
                 if selection is None:

@@ -465,17 +465,16 @@ class InputState:
                 begins[partition] = min(begins[partition], offset)
         return begins
 
-    def content_of(self, window: Window) -> tuple[list[User], Floats]:
-        """Return the users of the window that closes next, and their contributions."""
-        return self.queries[window.query].rows(self.unbounded(window))
+    def content_of(self, window: Window) -> tuple[list[User], Floats, list[list[int]]]:
+        """Return the users of the window that closes next, their contributions, and their private
+        keys, if the query has such.
+        """
+        query, content = self.queries[window.query], self.unbounded(window)
+        return *query.rows(content), query.keys_of(content) if query.keys else []
 
     def unbounded(self, window: Window) -> Content:
         """Return each user's contribution to that window, before any bound."""
         return self._panes[window.query].content(window.number)
-
-    def keys_of(self, window: Window) -> list[list[int]]:
-        """Return the private keys of these users, in their order."""
-        return self.queries[window.query].keys_of(self.unbounded(window))
 
     def close(self, window: Window) -> None:
         """Advance to the next window or block."""

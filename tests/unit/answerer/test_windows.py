@@ -53,7 +53,7 @@ def test_window_contains_the_events_of_its_time(
     # Built from a state that has closed nothing yet.
     while state.calendar.next.start <= 60:
         inside = state.calendar.next
-        users, rows = state.content_of(inside)
+        users, rows, _ = state.content_of(inside)
         wanted: dict[int, int] = {}
         for user, time in events:
             if inside.start <= time < inside.end:
@@ -208,8 +208,8 @@ def test_windows_rebuilt_from_an_entry_are_equal(
                 other.take(replayed, content, None)
             assert other.positions == entered[0]
             assert other.skipped == {}
-            users, rows = state.content_of(inside)
-            others, their_rows = other.content_of(inside)
+            users, rows, _ = state.content_of(inside)
+            others, their_rows, _ = other.content_of(inside)
             assert others == users
             assert their_rows.tobytes() == rows.tobytes()
             state.close(inside)
