@@ -229,17 +229,12 @@ def assert_answerer_reports_its_state(service: Service, health: str) -> None:
     for path in ("livez", "readyz", "healthz"):
         with urlopen(f"http://{health}/{path}", timeout=HANGS_AFTER) as answer:
             assert answer.status == 200, path
-    with urlopen(f"http://{health}/metrics", timeout=HANGS_AFTER) as answer:
-        text = answer.read().decode()
-    samples = {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.labels.get("request") in (None, "charge")
+    samples = samples_of(health)
+    assert samples["turnstile_answerer_answers_total", ""] > 0
+    assert samples["turnstile_client_requests_total", "answered"] > 0
+    assert {value for (name, _), value in samples.items() if name == "turnstile_answerer_lag"} == {
+        0
     }
-    assert samples["turnstile_answerer_answers_total"] > 0
-    assert samples["turnstile_client_requests_total"] > 0
-    assert samples["turnstile_answerer_lag"] == 0
     gone = f"127.0.0.1:{free_ports(1)[0]}"
     examined = service.command("doctor", "--answerer", health, "--answerer", gone, "--json")
     found = [line for line in examined.lines if line["area"] == "answerers"]

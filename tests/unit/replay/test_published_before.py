@@ -114,10 +114,6 @@ def test_signatures_are_checked_if_keys_are_given() -> None:
         assert wrong.unsigned
     bare = from_kafka(b"k", b"v", [])
     assert (bare.signed, bare.unsigned) == (False, None)
-    other = record_signer_of(config(signing_key=new_keys()[0]), LOG)
-    assert other is not None
-    ((*headers,),) = other.headers("t.halts", 0, [Content(b"k", b"v")])
-    assert from_kafka(b"k", b"v", headers).unsigned
     assert stored("t.norms", 0, FetchedRecord(7, 10**12, 0, None, b"v", [], 0), None).signed is None
 
 
