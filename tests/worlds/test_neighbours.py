@@ -23,50 +23,36 @@ def sound(data: list[float]) -> Iterator[Fact]:
     Path("sum.txt").write_text("")
 
 
-def one_more(data: list[float]) -> Iterator[Fact]:
-    return (Fact("step", step) for step in range(len(data)))
-
-
-def raises(data: list[float]) -> Iterator[Fact]:
-    yield Fact("step", 0)
-    if len(data) > len(OTHERS):
-        raise ValueError("too much")
-
-
 def exits(data: list[float]) -> Iterator[Fact]:
     yield Fact("step", 0)
     sys.exit(len(data))
 
 
-def warns(data: list[float]) -> Iterator[Fact]:
-    if len(data) > len(OTHERS):
+def does(action: Callable[[int], object]) -> Callable[[list[float]], Iterator[Fact]]:
+    """Return a program that does something with the number of users more than the others."""
+
+    def program(data: list[float]) -> Iterator[Fact]:
+        yield Fact("step", 0)
+        yield Fact("done", action(len(data) - len(OTHERS)) and None)
+
+    return program
+
+
+def warn(more: int) -> None:
+    if more:
         warnings.warn("an odd number", RuntimeWarning, stacklevel=1)
-    yield Fact("step", 0)
 
 
-def writes(data: list[float]) -> Iterator[Fact]:
-    Path(f"{len(data)}.txt").write_text("")
-    yield Fact("step", 0)
-
-
-def prints(data: list[float]) -> Iterator[Fact]:
-    print(f"of {len(data)} users")
-    yield Fact("step", 0)
-
-
-def another_shape(data: list[float]) -> Iterator[Fact]:
-    yield Fact("values", Noisy(data))
-
-
-def another_type(data: list[float]) -> Iterator[Fact]:
-    yield Fact("sum", Noisy(np.float32(1.0) if len(data) > len(OTHERS) else 1.0))
-
-
-def too_far(data: list[float]) -> Iterator[Fact]:
-    yield Fact("mean", Noisy(sum(data) / len(data), 0.5))
-
-
-UNSOUND = [one_more, raises, warns, writes, prints, another_shape, another_type, too_far]
+UNSOUND: dict[str, Callable[[list[float]], Iterator[Fact]]] = {
+    "one more": lambda data: (Fact("step", step) for step in range(len(data))),
+    "raises": does(lambda more: 1 // (1 - more)),
+    "warns": does(warn),
+    "writes": does(lambda more: Path(f"{more}.txt").write_text("")),
+    "prints": does(lambda more: print(f"of {more} users")),
+    "another shape": lambda data: iter([Fact("values", Noisy(data))]),
+    "another type": lambda data: iter([Fact("sum", Noisy([1, 1.0][len(data) > len(OTHERS)]))]),
+    "too far": lambda data: iter([Fact("mean", Noisy(sum(data) / len(data), 0.5))]),
+}
 
 
 def test_noisy_values_may_differ() -> None:
@@ -75,7 +61,7 @@ def test_noisy_values_may_differ() -> None:
     assert facts[2:] == [Fact("files", ["sum.txt"]), Fact("printed", "the sum is #")]
 
 
-@pytest.mark.parametrize("program", UNSOUND, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", UNSOUND.values(), ids=UNSOUND)
 def test_public_difference_is_found(program: Callable[[list[float]], Iterator[Fact]]) -> None:
     with pytest.raises(AssertionError, match=r"user|became|moved"):
         check_neighbours(program, OTHERS, USER)

@@ -15,29 +15,24 @@ LOG = "t.norms@0123456789ab"
 LABEL = f'log="{LOG}"'
 
 
-class Fake:
+def fake_answerer() -> Any:
     """An answerer of two partitions, with ten events each, whose next window closes at 1000 ms."""
-
-    def __init__(self) -> None:
-        calendar = SimpleNamespace(next=SimpleNamespace(closes=1000))
-        passed = Counter({"late": 3})
-        self.state: Any = SimpleNamespace(
-            positions={0: 10, 1: 10}, skipped=passed, calendar=calendar, keeps=7_200_000
-        )
-        self.is_taken_over = True
-        self.now: int | None = 500
-
-    def end_of(self, partition: int) -> int | None:
-        return 10
-
-    def partitions(self) -> range:
-        return range(2)
-
-    def source(self) -> tuple[str, str]:
-        return "events", "arrival"
-
-    def clock(self) -> int | None:
-        return self.now
+    calendar = SimpleNamespace(next=SimpleNamespace(closes=1000))
+    fake = SimpleNamespace(
+        state=SimpleNamespace(
+            positions={0: 10, 1: 10},
+            skipped=Counter({"late": 3}),
+            calendar=calendar,
+            keeps=7_200_000,
+        ),
+        is_taken_over=True,
+        now=500,
+        end_of=lambda partition: 10,
+        partitions=lambda: range(2),
+        source=lambda: ("events", "arrival"),
+    )
+    fake.clock = lambda: fake.now
+    return fake
 
 
 @pytest.fixture
@@ -52,7 +47,7 @@ def problems(watched: InputHealth) -> dict[int, str]:
 
 
 def test_answerer_is_ready_when_it_holds_the_run(clock: SimpleNamespace) -> None:
-    fake = Fake()
+    fake = fake_answerer()
     watched = InputHealth(fake)
     assert (watched.is_assigned, problems(watched)) == (True, {})
     fake.is_taken_over = False
@@ -61,7 +56,7 @@ def test_answerer_is_ready_when_it_holds_the_run(clock: SimpleNamespace) -> None
 
 
 def test_waiting_events_are_a_problem_but_slow_progress_is_not(clock: SimpleNamespace) -> None:
-    fake = Fake()
+    fake = fake_answerer()
     watched = InputHealth(fake)
     fake.state.positions = {0: 10, 1: 3}
     for _ in range(5):  # it goes on, and is behind
@@ -77,7 +72,7 @@ def test_waiting_events_are_a_problem_but_slow_progress_is_not(clock: SimpleName
 
 
 def test_overdue_window_is_a_problem(clock: SimpleNamespace) -> None:
-    fake = Fake()
+    fake = fake_answerer()
     watched = InputHealth(fake)
     fake.now = 1000
     for closes in (1000, 900, 800):  # one after the other is answered
@@ -91,7 +86,7 @@ def test_overdue_window_is_a_problem(clock: SimpleNamespace) -> None:
 
 
 def test_metrics_show_progress() -> None:
-    fake = Fake()
+    fake = fake_answerer()
     measured = AnswererMetrics(fake, LOG)
     measured.answers.inc()
     told = measured.exposition().decode()
