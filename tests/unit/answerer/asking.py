@@ -48,6 +48,13 @@ END = "1970-01-02T00:00:00+23:50"
 """The end in FILE, ten minutes after its start."""
 
 
+def zoned(zone: str, start: str, window: str = "1d") -> str:
+    """Return a file in a time zone, which starts on this day and asks one query."""
+    file = FILE.replace("1970-01-01", start).replace(END, "2030-01-01")
+    file = file.replace('run = "r"', f'run = "r"\ntimezone = "{zone}"')
+    return file + COUNT.replace("10ms", window)
+
+
 def asked_of(text: str) -> QueryFile:
     """Return the content of a file of queries.
 

@@ -12,7 +12,7 @@ from streams.answerer.kinds import KINDS
 from streams.answerer.query_file import EventSource, read_query_file
 from streams.answerer.query_keys import Query, UnusableQueries
 from tests.readme import DOCS, TOP, page
-from tests.unit.answerer.asking import COUNT, END, FILE, asked_of
+from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, zoned
 
 BAD = {
     "dataset missing": ('dataset = "d"', "", "dataset"),
@@ -101,9 +101,27 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("old", "new", "key"), BAD.values(), ids=BAD)
-def test_invalid_file_is_rejected_with_the_key(old: str, new: str, key: str) -> None:
-    text = FILE + COUNT
+DAILY = 'window = "1d"'
+BAD_TIMES = {
+    "zone unknown": ('"Europe/Berlin"', '"Europe/Atlantis"', "timezone"),
+    "zone a folder": ('"Europe/Berlin"', '"Europe"', "timezone"),
+    "zone no text": ('"Europe/Berlin"', "1", "timezone"),
+    "hours of a day": (DAILY, f'{DAILY}\nevery = "6h"', "every"),
+    "days of a month": (DAILY, 'window = "1mo"\nevery = "1d"', "every"),
+    "months of a month": (DAILY, 'window = "3mo"\nevery = "2mo"', "every"),
+    "start in a day": ("2026-01-01", "2026-01-01T06:00:00", "start"),
+    "start elsewhere": ("2026-01-01", "2026-01-01T00:00:00Z", "start"),
+    "start in the first year": ("2026-01-01", "0001-01-01", "start"),
+}
+ZONED, MONTHLY, HOURLY = (zoned("Europe/Berlin", "2026-01-01", w) for w in ("1d", "1mo", "1h"))
+FILES = {name: (FILE + COUNT, *row) for name, row in BAD.items()}
+FILES |= {name: (ZONED, *row) for name, row in BAD_TIMES.items()}
+FILES["start at the end of a month"] = (MONTHLY, "2026-01-01", "2026-01-31", "start")
+FILES["start in the last year"] = (HOURLY, "2026-01-01", "9999-12-31T23:00:00Z", "start")
+
+
+@pytest.mark.parametrize(("text", "old", "new", "key"), FILES.values(), ids=FILES)
+def test_invalid_file_is_rejected_with_the_key(text: str, old: str, new: str, key: str) -> None:
     assert old in text
     with pytest.raises(UnusableQueries) as caught:
         asked_of(text.replace(old, new, 1))

@@ -6,15 +6,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.answerer.events import SkipReason
-from streams.answerer.query_keys import UnusableQueries
 from streams.answerer.spacing import DAY, Spacing, Unit
 from streams.answerer.windows import Calendar, InputState
-from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, at, event
+from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, at, event, zoned
 
 ZONES = [
     "UTC",
@@ -31,14 +29,6 @@ ZONES = [
 
 def midnight(zone: str, year: int, month: int, day: int) -> int:
     return round(datetime(year, month, day, tzinfo=ZoneInfo(zone)).timestamp() * 1000)
-
-
-def text_of(zone: str, start: str, **query: Any) -> str:
-    file = FILE.replace("1970-01-01", start).replace(END, "2030-01-01")
-    file = file.replace('run = "r"', f'run = "r"\ntimezone = "{zone}"')
-    settings = {"window": '"1d"', **query}
-    text = COUNT.replace('window = "10ms"\n', "")
-    return file + text + "".join(f"{key} = {value}\n" for key, value in settings.items())
 
 
 @given(
@@ -123,7 +113,7 @@ def test_window_number_determines_the_windows_closed_before(
 
 
 def test_lateness_counts_from_the_local_end_of_a_month() -> None:
-    text = text_of("Europe/Berlin", "2026-03-01", window='"1mo"')
+    text = zoned("Europe/Berlin", "2026-03-01", "1mo")
     text = text.replace('clock = "events"', 'clock = "arrival"\nlateness = "2h"')
     state = InputState(asked_of(text))
     end = midnight("Europe/Berlin", 2026, 4, 1)
@@ -134,29 +124,3 @@ def test_lateness_counts_from_the_local_end_of_a_month() -> None:
     state.take(at(2), event(3, end), closes)
     assert state.content_of(state.calendar.next)[0] == [1]
     assert state.skipped == {SkipReason.TOO_LATE: 1}
-
-
-BAD = {
-    "zone unknown": ({}, 'timezone = "Europe/Berlin"', 'timezone = "Europe/Atlantis"', "timezone"),
-    "zone a folder": ({}, 'timezone = "Europe/Berlin"', 'timezone = "Europe"', "timezone"),
-    "zone no text": ({}, 'timezone = "Europe/Berlin"', "timezone = 1", "timezone"),
-    "hours of a day": ({"every": '"6h"'}, "", "", "every"),
-    "days of a month": ({"window": '"1mo"', "every": '"1d"'}, "", "", "every"),
-    "months of a month": ({"window": '"3mo"', "every": '"2mo"'}, "", "", "every"),
-    "start in a day": ({}, "2026-01-01", "2026-01-01T06:00:00", "start"),
-    "start elsewhere": ({}, "2026-01-01", "2026-01-01T00:00:00Z", "start"),
-    "start at the end of a month": ({"window": '"1mo"'}, "2026-01-01", "2026-01-31", "start"),
-    "start in the first year": ({}, "2026-01-01", "0001-01-01", "start"),
-    "start in the last year": ({"window": '"1h"'}, "2026-01-01", "9999-12-31T23:00:00Z", "start"),
-}
-
-
-@pytest.mark.parametrize(("query", "old", "new", "key"), BAD.values(), ids=BAD)
-def test_invalid_file_is_rejected_with_the_key(
-    query: dict[str, Any], old: str, new: str, key: str
-) -> None:
-    text = text_of("Europe/Berlin", "2026-01-01", **query)
-    assert old in text
-    with pytest.raises(UnusableQueries) as caught:
-        asked_of(text.replace(old, new, 1))
-    assert caught.value.key == key
