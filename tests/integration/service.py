@@ -75,9 +75,6 @@ class Service:
         self._producer: KafkaProducer | None = None
         self._client: Turnstile | None = None
         self._auditor: Auditor | None = None
-        self._kept: dict[int, StoredState] = {}
-        self._ledgers: dict[int, Ledger] = {}
-        self._audited: dict[int, Ledger] = {}  # answers that agreed with the auditor
 
     def close(self) -> None:
         self._open.close()
@@ -170,25 +167,18 @@ class Service:
         if self._auditor is None:
             self._auditor = Auditor(self.partitions, self.log.topic_id())
         self._auditor.apply_all(self.log)
-        fresh = {p: ledger for p, ledger in ledgers.items() if ledger is not self._audited.get(p)}
-        compare(self._auditor, self.log, fresh)
-        for partition, kept in self._kept.items():
-            compare_chain(self._auditor, partition, kept.meta.chain)
-        self._audited = dict(ledgers)
+        compare(self._auditor, self.log, ledgers)
+        for partition, ledger in ledgers.items():
+            compare_chain(self._auditor, partition, ledger.chain)
         return self._auditor
 
     def ledgers(self) -> dict[int, Ledger]:
         """Return the settled state, by partition."""
-        kept = self.answered()
-        for p, found in kept.items():
-            if p not in self._kept or found.meta != self._kept[p].meta:
-                self._ledgers[p] = self._loaded(p, found)
-        self._kept = kept
-        return self._ledgers
-
-    def _loaded(self, partition: int, found: StoredState) -> Ledger:
-        topic, chain = bytes.fromhex(found.meta.topic), found.meta.chain
-        return ledger_of(found, partition, self.partitions, topic, chain)
+        topic = self.log.topic_id()
+        return {
+            partition: ledger_of(kept, partition, self.partitions, topic, kept.meta.chain)
+            for partition, kept in self.answered().items()
+        }
 
     def state(self, dataset: str) -> Rows:
         """Return the settled accounts of a dataset, over all partitions."""
