@@ -62,12 +62,6 @@ def create(options: argparse.Namespace, config: Config) -> int:
         if options.allow is not None:
             terms["allow"] = dict(options.allow)
         policy = turnstile.create_dataset(options.dataset, **terms)
-    is_new = policy.user_ids == "one-kind" or policy.parents or whole is not None
-    if options.user_ids is None and not is_new:
-        note(
-            f"turnstile: the dataset existed with --user-ids {policy.user_ids}, which this command "
-            "does not name; nothing was changed"
-        )
     delta = DELTA if options.delta is None else options.delta
     if policy.row.has_delta and delta > _LARGE_DELTA:
         note(

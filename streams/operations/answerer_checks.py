@@ -78,14 +78,6 @@ def _topic(name: str, title: str, topic: TopicFacts, config: Config) -> Iterator
         "Keep three copies (`kafka-reassign-partitions`; TURNSTILE_REPLICATION=3 for topics that "
         "are created) and min.insync.replicas=2",
     )
-    most = ANSWER_SETTINGS[name]["segment.bytes"]
-    actual = topic.settings.get("segment.bytes", most)
-    yield (
-        int(actual) > int(most) and Level.WARNING,
-        f"{title} has segment.bytes={actual}, and {most} is advised",
-        "A starting answerer reads up to this much that was not compacted",
-        altering(config, title, "segment.bytes", most),
-    )
 
 
 def _health(one: AnswererSeen) -> Row:

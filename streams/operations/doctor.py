@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from streams.config import Config, Unavailable, environment_names
 from streams.kafka.facts import read_facts, read_inputs
-from streams.kafka.topics import NORMS
 from streams.operations.answerer_checks import of_answerers
 from streams.operations.check_tables import Facts, Finding, Level, Row, Table, findings_of
 from streams.operations.endpoints import WorkerSeen, ask_answerers, ask_workers
@@ -121,9 +120,6 @@ def _partitions(facts: Facts) -> Iterator[Table]:
 
 
 def _settings(facts: Facts, config: Config) -> Iterator[Row]:
-    kafka, there = facts.kafka, None
-    if not isinstance(kafka, str) and NORMS in kafka.topics:
-        there = kafka.topics[NORMS].partitions
     yield (
         facts.unknown and Level.WARNING,
         f"unknown variables: {', '.join(facts.unknown)}",
@@ -142,13 +138,7 @@ def _settings(facts: Facts, config: Config) -> Iterator[Row]:
         "If Redis is lost, the whole log is replayed. The log can never be trimmed",
         "Set TURNSTILE_SNAPSHOT_SECONDS to 600",
     )
-    yield (
-        Level.OK,
-        f"partitions is {config.partitions}, and the topics have {there}: the setting is only for "
-        "topics that do not exist yet"
-        if there not in (None, config.partitions)
-        else "no conflicts",
-    )
+    yield Level.OK, "no conflicts"
 
 
 def _answer(question: Callable[[], T]) -> T | str:

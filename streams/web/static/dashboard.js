@@ -129,21 +129,12 @@ function workers(list) {
   ], list);
 }
 
-// One bar for each pair of a name and a count.
-function bars(counts) {
+function reasons(counts) {
   if (!counts.length) return [nothing("None.")];
-  const most = Math.max(...counts.map(([, count]) => count), 1);
-  return counts.map(([name, count]) => {
-    const bar = made("div", { class: "fill" });
-    bar.style.width = count ? `max(2px, ${(100 * count) / most}%)` : "0";
-    return made(
-      "div",
-      { class: "bar" },
-      made("span", { text: name }),
-      made("div", { class: "track" }, bar),
-      made("span", { class: "count", text: number(count) }),
-    );
-  });
+  return [table([
+    ["reason", "word wide", ([reason]) => reason],
+    ["records", "", ([, count]) => number(count)],
+  ], counts)];
 }
 
 function runs(list) {
@@ -217,7 +208,7 @@ function showService(service, users = null) {
   at("workers-section").hidden = !service.workers.length;
   const ill = [...service.workers].sort((a, b) => Boolean(b.problem) - Boolean(a.problem));
   fill("workers", ill, workers);
-  fill("reasons", Object.entries(service.rejects), bars);
+  fill("reasons", Object.entries(service.rejects), reasons);
   const { Kafka, Redis } = service.away;
   for (const id of ["figures", "partitions"]) markOld(id, Kafka || Redis);
   markOld("datasets", Redis);

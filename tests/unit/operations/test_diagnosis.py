@@ -187,7 +187,6 @@ WARNINGS = {
     "answerers: 2 of 3 copies": topic("answers-state", in_sync=2),
     "answerers: one copy": topic("answers-state", replicas=1, in_sync=1),
     "answerers: may not see the settings": topic("answers", settings={}),
-    "answerers: segment.bytes": settings("answers-state", segment_bytes="1" * 10),
     "answerers: not taken over": answerer(problem="not taken over", ready=False),
     "answerers: retention.bytes": reads(retention_bytes="5"),
     "settings: unknown": replace(WELL, unknown=["TURNSTILE_KAFAK"]),
