@@ -20,6 +20,8 @@ def is_found(name: str, first: int, seeds: int) -> bool:
             outcome = simulate(seed)
         forget()
         if outcome.wrong:
+            if (unchanged := simulate(seed)).wrong:
+                raise SystemExit(f"seed {seed} is wrong without {name}, too: {unchanged.wrong}")
             how = outcome.wrong.splitlines()[-1]
             print(f"{name:36} seed {seed:5} after {runs:4} runs: {how:.150}", flush=True)
             return True
