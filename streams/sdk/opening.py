@@ -4,7 +4,8 @@ Opening a run makes a new attempt in every partition, under one policy:
 
 1. Ask every partition for its next attempt, partition 0 first. Of two runs that want a budget at
    once, partition 0 gives it to one of them, and the other asks no further partition. Nor does a
-   run that was closed: it would hold budgets where it was never opened.
+   run that was closed: it would hold budgets where it was never opened. A run that was closed
+   elsewhere alone is closed in partition 0, too.
 2. Check that all hold the dataset under one policy, made for the current number of partitions.
 3. If attempts differ because an earlier opening was interrupted, ask the lower partitions again for
    the highest attempt. If another trainer has opened the run meanwhile, start again.
@@ -23,8 +24,7 @@ Closing a run needs no policy and no agreement:
 
 1. Ask one partition to close attempt 1; its rejection names the attempt that it has, if another.
    Then ask the other partitions to close that one. If no partition knows the run, it does not
-   exist, and asking has not made it. An opening reaches partition 0 first, so a run that only some
-   partitions know is closed where every later opening begins.
+   exist, and asking has not made it.
 2. Ask the partitions that still have it open to close their attempt.
 """
 
@@ -213,6 +213,8 @@ def _open_everywhere(
     except RequestRejected as rejected:
         if blank.collect and rejected.reason in _UNFIT_FOR_TERMS:
             raise InvalidRequest(f"collect: {rejected.detail}") from rejected
+        if isinstance(rejected, RunIsClosed) and isinstance(replies[0], RunOpened):
+            close_run(connection, blank.dataset, blank.run, deadline)
         raise
     opened = {p: reply for p, reply in replies.items() if isinstance(reply, RunOpened)}
     # Step 3.

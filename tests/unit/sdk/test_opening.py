@@ -205,6 +205,20 @@ def test_a_run_that_was_opened_in_part_is_closed_everywhere() -> None:
     assert service.open("other").charge([1, 2, 3], np.ones(3), noise_stddev=4.0).admitted.all()
 
 
+@pytest.mark.parametrize("take_over", [False, True])
+def test_a_run_that_only_later_partitions_knew_holds_no_budget_once_closed(take_over: bool) -> None:
+    service = Partitions()
+    for partition in (1, 2):
+        create_in(service, partition, policy())
+    with pytest.raises(PartitionsDisagree):
+        service.open()
+    service.create(budget=1.0, odometer_step=2.0**-44)
+    assert service.close_run()
+    with pytest.raises(RunIsClosed):
+        service.open(take_over=take_over)
+    assert service.open("other").charge([1, 2, 3], np.ones(3), noise_stddev=4.0).admitted.all()
+
+
 @pytest.mark.parametrize("released", [-2, 1.0, True, "3"])
 def test_released_must_be_a_step(released: Any) -> None:
     service = Partitions()
