@@ -14,8 +14,6 @@ from decimal import ROUND_CEILING, Context
 
 from streams.records import Policy
 
-UNIT = "user"
-NEIGHBOURS = "add or remove one user with all of the user's data"
 _DIGITS = Context(prec=6, rounding=ROUND_CEILING)
 
 
@@ -87,8 +85,8 @@ class Statement:
     ensured: list[str]
     assumed: list[str]
     covered: list[str]
-    unit: str = UNIT
-    neighbours: str = NEIGHBOURS
+    unit: str = "user"
+    neighbours: str = "add or remove one user with all of the user's data"
     not_covered: list[str] = field(
         default_factory=lambda: [
             "which users were admitted, halted or exhausted, and how many",
@@ -105,21 +103,14 @@ class Statement:
             subject: what is released; by default, what is charged to the dataset.
         """
         name = subject or f"What is released from dataset {self.dataset!r}"
+        epsilon = rounded_up(self.epsilon)
+        parameters = f"({epsilon}, {self.delta:g})" if self.delta else epsilon
         return (
-            f"{name} is {self.parameters}-differentially private for every user. Neighbouring "
+            f"{name} is {parameters}-differentially private for every user. Neighbouring "
             "datasets differ by adding or removing one user with all of the user's data. The "
             f"guarantee covers {'; '.join(self.covered)}, together, whenever the runs end. It does "
             f"not cover {'; '.join(self.not_covered)}."
         )
-
-    @property
-    def parameters(self) -> str:
-        """Return epsilon, with delta unless it is 0, as they are written before "-differentially".
-
-        Epsilon is rounded up.
-        """
-        epsilon = rounded_up(self.epsilon)
-        return f"({epsilon}, {self.delta:g})" if self.delta else epsilon
 
 
 def statement_of(policies: Sequence[Policy], delta: float) -> Statement:
