@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams import Turnstile
-from streams.answerer.corrections import Corrected, correct, ratio_of
+from streams.answerer.corrections import Corrected, MissingRatio, correct, ratio_of
 from streams.answerer.kinds import Floats
 from streams.answerer.published_answers import AnswerRecord, Correction, PrivateAnswer
 from streams.answerer.window_answering import InconsistentRun
@@ -67,6 +67,22 @@ def test_corrected_answers_are_about_all_users() -> None:
     after = [one for one in raw.values() if one.query == "count"][4:]
     assert len(after) == 2
     assert {one.provisional_until for one in after} == {None}
+
+
+def test_a_block_follows_the_ratio_of_the_block_before() -> None:
+    noises = {one.step: one.noise_stddev for one in records_of(CALM) if one.coverage == "admitted"}
+    before: dict[str, MissingRatio] = {}
+    differ = 0
+    for one in corrections_of(CALM):
+        values = np.array([[window.raw] for window in one.windows])
+        noise, left_out = noises[one.windows[0].step], np.array([one.left_out])
+        block = values, noise, left_out, one.left_out_stddev
+        found, alone = (correct(*block, at, 0.95) for at in (before.get(one.query), None))
+        assert [window.value for window in one.windows] == found.value[:, 0].tolist()
+        assert [window.upper for window in one.windows] == found.upper[:, 0].tolist()
+        differ += not np.array_equal(found.upper, alone.upper)
+        before[one.query] = ratio_of(*block)
+    assert differ > 1
 
 
 def _seconds(moment: str) -> float:
