@@ -95,9 +95,6 @@ class Written:
         found = torch.zeros(len(self.rows), dtype=torch.float64, device=self.device)
         for users, columns in _blocks(*self.shape):
             integers = self.rows[users, columns].mul_(scales[users]).round_()
-            if integers.shape == self.shape:
-                self.rows = integers.double()  # for the sum
-                return self.rows.square().sum(dim=1)
             found[users].add_(integers.to(torch.float64, copy=True).square_().sum(dim=1))
         # The sum of a block is exact; each sum of blocks is rounded by a relative 2**-53 at most.
         return found * (1.0 + self.shape[1] // _COLUMNS * 2.0**-51)
