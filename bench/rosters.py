@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from kafka import KafkaConsumer, TopicPartition
-from redis import Redis
 
 from bench.latency import Echo, echoing, milliseconds, percentile
 from bench.report import section
 from bench.servers import worker_of
 from streams.config import Config
-from streams.kafka.topics import NORMS, ensure_topics
+from streams.kafka.topics import ensure_topics
 from streams.local import LocalStack
 from streams.sdk.client import Turnstile
 from streams.sdk.roster import Roster
@@ -36,8 +34,6 @@ class RosterCosts:
         observed: of each step that brings the levels of a sample, sampling included.
         dense: of each step that brings all levels.
         echo: of each no-op baseline, in turns with the quiet steps.
-        log_bytes: of a quiet step, in all partitions of the log.
-        sent_bytes: to Redis in a quiet step, by all partitions.
     """
 
     users: int
@@ -45,8 +41,6 @@ class RosterCosts:
     observed: list[float] = field(default_factory=list)
     dense: list[float] = field(default_factory=list)
     echo: list[float] = field(default_factory=list)
-    log_bytes: float = 0.0
-    sent_bytes: float = 0.0
 
 
 def measure(stack: LocalStack, users: int, steps: int) -> RosterCosts:
@@ -64,12 +58,10 @@ def measure(stack: LocalStack, users: int, steps: int) -> RosterCosts:
         worker_of(config),
         Turnstile(config=config) as turnstile,
     ):
-        return _measure(turnstile, config, echo, RosterCosts(users), steps)
+        return _measure(turnstile, echo, RosterCosts(users), steps)
 
 
-def _measure(
-    turnstile: Turnstile, config: Config, echo: Echo, costs: RosterCosts, steps: int
-) -> RosterCosts:
+def _measure(turnstile: Turnstile, echo: Echo, costs: RosterCosts, steps: int) -> RosterCosts:
     turnstile.create_dataset("population", measure="renyi", epsilon=8.0, delta=1e-6)
     run = turnstile.run("population", "training")
     roster = run.enrol(np.arange(costs.users), clip_norm=1.0)
@@ -78,16 +70,9 @@ def _measure(
     for _ in range(_WARM_UP):
         _charge(roster)
         echo.step()
-    begun = _log_bytes(config)
-    charged, sent = 0, 0
-    while charged < steps:
-        sent -= _sent(config)
+    while len(costs.quiet) < steps:
         costs.quiet += [milliseconds(lambda: _charge(roster)) for _ in range(_BLOCK)]
-        sent += _sent(config)
         costs.echo += [milliseconds(echo.step) for _ in range(_BLOCK)]
-        charged += _BLOCK
-    costs.log_bytes = (_log_bytes(config) - begun) / charged
-    costs.sent_bytes = sent / charged
     costs.observed = [
         milliseconds(_observed(roster, random)) for _ in range(min(steps // 4, _OBSERVED))
     ]
@@ -112,28 +97,6 @@ def _dense(roster: Roster, random: np.random.Generator) -> Callable[[], None]:
     return lambda: roster.charge(noise_stddev=NOISE, sampling_rate=RATE, norms=norms) and None
 
 
-def _log_bytes(config: Config) -> int:
-    """Of all records in norms, by their values."""
-    consumer = KafkaConsumer(bootstrap_servers=config.kafka, group_id=None)
-    try:
-        places = [TopicPartition(config.topic(NORMS), p) for p in range(config.partitions)]
-        consumer.assign(places)
-        ends = consumer.end_offsets(places)
-        consumer.seek_to_beginning(*places)
-        size = 0
-        while any(consumer.position(place) < end for place, end in ends.items()):
-            for records in consumer.poll(timeout_ms=500).values():
-                size += sum(len(record.value) for record in records)
-        return size
-    finally:
-        consumer.close()
-
-
-def _sent(config: Config) -> int:
-    """Bytes of all commands that Redis was given so far."""
-    return int(Redis.from_url(config.redis).info("stats")["total_net_input_bytes"])
-
-
 def lines(results: list[RosterCosts]) -> list[str]:
     """Return a table for the report."""
     rows = []
@@ -150,8 +113,6 @@ def lines(results: list[RosterCosts]) -> list[str]:
                 f"{echo} ms",
                 f"{percentile(r.observed, 50):.1f} ms",
                 f"{dense:.0f} ms ({r.users / dense / 1e3:.1f} M users/s)",
-                f"{r.log_bytes:.0f} B",
-                f"{r.sent_bytes:.0f} B",
             ]
         )
     names = [
@@ -160,7 +121,5 @@ def lines(results: list[RosterCosts]) -> list[str]:
         "no-op baseline, p50 / p99",
         "levels of a sample change, p50",
         "all levels change, p50",
-        "log, per step without changes",
-        "to Redis, per step without changes",
     ]
     return section("Steps of a roster", "Each step is charged over the service.", names, rows)
