@@ -209,6 +209,13 @@ def test_balances_are_for_the_curator_alone(service: Partitions) -> None:
         assert (unknown.status, unknown.body["reason"]) == (404, "unknown-dataset")
 
 
+def test_gateway_without_curators_shows_nobody_a_balance(gateway: Gateway, path: str) -> None:
+    ask(gateway, "POST", f"{path}/steps/0", STEP)
+    for key in (None, private_key("carol")):
+        refused = ask(gateway, "POST", "/v1/datasets/d/balances", {"users": [1]}, key=key)
+        assert (refused.status, refused.body["reason"]) == (403, "not-curator")
+
+
 def test_curator_is_served_beside_the_listed_callers(service: Partitions) -> None:
     with gateway_to(service, keys=public("alice"), curators=public("carol")) as gateway:
         create(gateway, key=private_key("alice"))
