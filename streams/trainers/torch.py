@@ -549,31 +549,44 @@ class IndividualDPOptimizer(DPOptimizer):
         ]
 
 
-def save(checkpoint: Checkpoint, module: torch.nn.Module, optimizer: IndividualDPOptimizer) -> None:
-    """Save module and optimizer with the released step, before anything of the step is
-    published.
+def save(
+    checkpoint: Checkpoint,
+    module: torch.nn.Module,
+    optimizer: IndividualDPOptimizer,
+    *schedulers: Any,
+) -> None:
+    """Save module, optimizer and learning-rate schedulers with the released step, before anything
+    of the step is published.
     """
     content = io.BytesIO()
-    torch.save((module.state_dict(), optimizer.state_dict()), content)
+    torch.save([one.state_dict() for one in (module, optimizer, *schedulers)], content)
     optimizer.private.save(
         checkpoint, {_CONTENT: np.frombuffer(content.getvalue(), dtype=np.uint8)}
     )
 
 
 def restore(
-    checkpoint: Checkpoint, module: torch.nn.Module, optimizer: IndividualDPOptimizer
+    checkpoint: Checkpoint,
+    module: torch.nn.Module,
+    optimizer: IndividualDPOptimizer,
+    *schedulers: Any,
 ) -> bool:
-    """Restore module and optimizer from the checkpoint; return False if there is none.
+    """Restore what ``save`` was given, in its order; return False if there is no checkpoint.
 
     Raises:
         ReleasedTwice: the next step of the run was released before.
-        InvalidRequest: the file is not a checkpoint of this run.
+        InvalidRequest: the file is not a checkpoint of this run, or of as many schedulers.
     """
     saved = optimizer.private.resume(checkpoint)
     if saved is None:
         return False
     content = io.BytesIO(saved.arrays[_CONTENT].tobytes())
-    of_module, of_optimizer = torch.load(content, weights_only=True)
-    module.load_state_dict(of_module)
-    optimizer.load_state_dict(of_optimizer)
+    states, restored = torch.load(content, weights_only=True), (module, optimizer, *schedulers)
+    if len(states) != len(restored):
+        raise InvalidRequest(
+            f"{checkpoint.path} has {len(states) - 2} schedulers, but restore was given "
+            f"{len(schedulers)}: give save and restore the same ones"
+        )
+    for one, state in zip(restored, states, strict=True):
+        one.load_state_dict(state)
     return True

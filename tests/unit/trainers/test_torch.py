@@ -175,12 +175,17 @@ def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     service, checkpoint = FilterService(epsilon=50.0), Checkpoint(tmp_path / "torch.npz")
     for steps in (5, 12):
         module, optimizer, loader = made(service, sampling_rate=0.5, steps=steps)
-        assert dp.restore(checkpoint, module, optimizer) == (steps == 12)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        assert dp.restore(checkpoint, module, optimizer, scheduler) == (steps == 12)
         assert len(loader) == (5 if steps == 5 else 7)
         if steps == 12:
             assert np.array_equal(flat(module), last)  # noqa: F821
+            assert (scheduler.last_epoch, optimizer.param_groups[0]["lr"]) == (1, 0.25)
+            with pytest.raises(InvalidRequest):
+                dp.restore(checkpoint, module, optimizer)
         train(module, optimizer, loader)
-        dp.save(checkpoint, module, optimizer)
+        scheduler.step()
+        dp.save(checkpoint, module, optimizer, scheduler)
         last = flat(module)  # noqa: F841
     assert checkpoint.released() == 11
     assert len(service.charges) == 12
