@@ -16,9 +16,16 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import InvalidInput, PoissonGaussian, best_order, steps_noise_multiplier
+from accounting import (
+    InvalidInput,
+    Measure,
+    PoissonGaussian,
+    best_order,
+    steps_noise_multiplier,
+)
 from accounting.exact.argument_checks import positive_finite, whole_number
 from accounting.exact.invalid_input import quoted
+from streams.ledger.validation import check_covered
 from streams.records import Policy
 from streams.sdk.errors import InvalidRequest, invalid_requests
 
@@ -161,6 +168,7 @@ class Plan:
     def _costs(self, mechanism: PoissonGaussian) -> NDArray[np.int64]:
         """Return the units of each budget that a step costs at the clip norm, (k,)."""
         with invalid_requests():
+            check_covered(mechanism, self._policies, Measure.covers_by_table)
             tables = [
                 policy.row.cost_table(mechanism, self._clip_norm, 1, policy.orders or None)
                 for policy in self._policies

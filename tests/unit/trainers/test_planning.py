@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streams import InvalidRequest, Turnstile
+from streams import InvalidRequest, Turnstile, UncoveredStep
 from streams.sdk.roster_steps import RosterStep
 from streams.trainers import Descent, PrivateSteps, PrivateTrainer, noise_for_steps
 from streams.trainers.planning import Plan
@@ -78,8 +78,12 @@ def test_counted_steps_last_at_the_noise_of_the_policy(service: Turnstile) -> No
     assert noise_for_steps([policy], STEPS, sampling_rate=RATE) == 1.3
     assert noise_for_steps([policy], STEPS, sampling_rate=lambda step: RATE / (step + 1)) == 1.3
     settings = {"clip_norm": 0.7, "sampling_rate": RATE, "expected_batch": 20.0}
-    for changes in ({"steps": STEPS + 1}, {"noise_multiplier": 1.29}, {"sampling_rate": 0.5}):
-        with pytest.raises(InvalidRequest):
+    for changes, error in (
+        ({"steps": STEPS + 1}, InvalidRequest),
+        ({"noise_multiplier": 1.29}, InvalidRequest),
+        ({"sampling_rate": 0.5}, UncoveredStep),
+    ):
+        with pytest.raises(error):
             PrivateSteps(
                 run,
                 np.arange(50),
