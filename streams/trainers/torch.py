@@ -72,6 +72,7 @@ _OTHERWISE: Final = {
     "clipping": "gradients are clipped as a whole: leave it out",
     "criterion": "call your criterion on the module's output",
     "grad_sample_mode": "factors of gradients are used where they suffice: leave it out",
+    "noise_multiplier": "make_private takes it, make_private_with_epsilon computes it",
     "noise_generator": "give not_private_generator, in tests only",
     "is_compatible": "make_private raises an error that says what is not compatible",
     "load_checkpoint": "use streams.trainers.torch.restore",
@@ -80,6 +81,8 @@ _OTHERWISE: Final = {
     "save_checkpoint": "use streams.trainers.torch.save, which also keeps the released step",
     "secure_mode": "noise is always exact, from the operating system: leave it out",
     "secure_rng": "noise is always exact, from the operating system",
+    "target_delta": "make_private_with_epsilon takes it",
+    "target_epsilon": "make_private_with_epsilon takes it",
     "validate": "make_private raises an error that says what is not compatible",
     "wrap_model": "the module is always wrapped: leave it out",
 }
