@@ -332,12 +332,12 @@ ADVICE: dict[Reason, str] = {
     Reason.DATASET_IN_USE: "keep it: what was charged to it stays charged",
     Reason.DATASET_SHARED: "charge the shares, each by its own runs",
     Reason.UNKNOWN_RUN: "open the run again",
-    Reason.RUN_CLOSED: "open a run of another name; it continues the dataset's budgets",
+    Reason.RUN_CLOSED: "it continues the dataset's budgets",
     Reason.OLDER_ATTEMPT: "stop here, unless the newer attempt was started by mistake",
     Reason.SEPARATION_CHANGED: "use the same min_separation, or a run of another name",
     Reason.BUDGET_HELD: (
-        "close that run if it is done, take the budget over (take_over=True), which fences it, or "
-        "give each run a share of the budget (create_dataset with share_of)"
+        "close that run with close_run if it is done, take the budget over (take_over=True), which "
+        "fences it, or give each run a share of the budget (create_dataset with share_of)"
     ),
     Reason.STEP_CONTENT_CHANGED: (
         "charge exactly what was charged before, in the same order of users, or give the step up "

@@ -29,6 +29,10 @@ from streams.sdk.errors import Fenced, InvalidRequest, ReleasedTwice
 
 _HEADER: Final = "turnstile"
 _FORMAT: Final = 1
+_OTHER: Final = (
+    "another trainer wrote the file, or the run's charges are in another budget file or service: "
+    "use that one, or another checkpoint file for a new training"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,12 +114,12 @@ class Checkpoint:
         """
         there = self._header_of(name)
         if there is not None and there.attempt > attempt:
-            detail = f"{self.path} was written by attempt {there.attempt}, this is {attempt}"
+            detail = f"{self.path} is of attempt {there.attempt}, this is {attempt}; {_OTHER}"
             raise Fenced(Reason.OLDER_ATTEMPT, detail, None, there.attempt)
         if there is not None and there.released > released:
             raise ReleasedTwice(
-                f"{self.path} has step {there.released} of run {name[1]!r}, so step {released} may "
-                "have been released before: find out which other trainer wrote the file"
+                f"{self.path} has step {there.released} of run {name[1]!r}, whose next step would "
+                f"be {released + 1}; {_OTHER}"
             )
         header = json.dumps([_FORMAT, *name, attempt, released])
         content = BytesIO()
