@@ -3,7 +3,7 @@
 One step of the ``Trainer`` is one charged step: learning-rate schedules, logging and saving follow
 public numbers. ``args.max_grad_norm`` is the clip norm of a user's gradient.
 ``args.per_device_train_batch_size`` is the number of examples that are computed at once; times
-``gradient_accumulation_steps`` it is the expected number of examples in a step.
+``gradient_accumulation_steps`` it is the expected number of users in a step.
 
 **Resuming.** Whenever the ``Trainer`` saves, the content of its checkpoint folder and the released
 step are also written to one file, which is replaced atomically. Steps that were charged since are
@@ -99,7 +99,7 @@ class HuggingFaceTrainer(Trainer):
         args = self.args
         self._check()
         at_once = args.per_device_train_batch_size
-        self._expected = at_once * args.gradient_accumulation_steps  # examples in a step
+        self._expected = at_once * args.gradient_accumulation_steps  # users in a step
         dataset = self.train_dataset
         if hasattr(dataset, "column_names"):
             dataset = self._remove_unused_columns(dataset)
