@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.cohorts import rotating_cohort, sampled_cohort
+from streams.trainers.cohorts import rotating_cohort
 from streams.trainers.correlated import CorrelatedSteps
 from streams.trainers.examples import ExamplesByUser
 from streams.trainers.loop import Descent, PrivateTrainer
@@ -34,7 +34,6 @@ __all__ = [
     "PrivateTrainer",
     "noise_for_steps",
     "rotating_cohort",
-    "sampled_cohort",
 ]
 
 

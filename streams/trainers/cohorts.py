@@ -8,8 +8,8 @@ or drawn before: i's admission would then move other users from one release to a
 than i is charged. A cohort of a fixed size drawn from the users who are left is unsound, and so is
 one of the users who were not admitted lately.
 
-Sound cohorts are all available users, and those that the functions here return. Whether a user is
-available must follow the same condition.
+Sound cohorts are all available users, those for whom an independent coin comes up, and those of
+`rotating_cohort`. Whether a user is available must follow the same condition.
 
 Batches are drawn by Poisson sampling alone. Batches of a fixed size, shuffled passes, weights,
 samples that are cut, padded or drawn again, and rosters of the drawn users spend more than is
@@ -23,42 +23,13 @@ import hashlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting.exact.argument_checks import sampling_probability, whole_number
+from accounting.exact.argument_checks import whole_number
 from streams.records.users import normal_form, user_key
 from streams.sdk.arguments import UsersLike, read_users
 from streams.sdk.errors import InvalidRequest, invalid_requests
-from streams.sdk.roster_steps import poisson_sample
 
 _LARGEST_STEP = 2**62
 _BYTES = 8
-
-
-def sampled_cohort(
-    users: ArrayLike,
-    probability: float,
-    *,
-    not_private_generator: np.random.Generator | None = None,
-) -> NDArray[np.int64]:
-    """Return the users for whom an independent coin of that user comes up.
-
-    Draw once for a step. A step that was handed back is charged with the users that were drawn
-    first, or given up.
-
-    Args:
-        users: n ids, of all users who are available.
-        probability: the probability of each coin.
-        not_private_generator: for tests and figures that must be repeated.
-
-    Returns:
-        Positions in ``users``, increasing.
-
-    Raises:
-        InvalidRequest: an id or the probability is invalid.
-    """
-    available = np.ones(len(read_users(users)), dtype=np.bool_)
-    with invalid_requests():
-        rate = sampling_probability("probability", probability)
-    return poisson_sample(available, rate, not_private_generator=not_private_generator)
 
 
 def rotating_cohort(

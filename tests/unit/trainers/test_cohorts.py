@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from streams.sdk.errors import InvalidRequest
-from streams.trainers import rotating_cohort, sampled_cohort
+from streams.trainers import rotating_cohort
 
 USERS = np.arange(41)
 
@@ -46,19 +46,10 @@ def test_another_key_makes_other_groups_of_similar_sizes() -> None:
     assert 5 < len(shared) < 80
 
 
-def test_each_user_is_asked_by_a_coin_of_that_user() -> None:
-    asked = [sampled_cohort(USERS, 0.3) for _ in range(2_000)]
-    counts = np.bincount(np.concatenate(asked), minlength=len(USERS))
-    assert stats.chisquare(counts).pvalue > 1e-6
-    assert counts.sum() == pytest.approx(0.3 * 41 * 2_000, rel=0.05)
-
-
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: sampled_cohort(USERS, 1.5),
-        lambda: sampled_cohort(USERS, float("nan")),
-        lambda: sampled_cohort([1.5], 0.5),
+        lambda: rotating_cohort([1.5], 0, period=3, key="a"),
         lambda: rotating_cohort(USERS, -1, period=3, key="a"),
         lambda: rotating_cohort(USERS, 0.5, period=3, key="a"),
         lambda: rotating_cohort(USERS, 0, period=0, key="a"),
