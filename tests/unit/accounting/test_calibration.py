@@ -35,19 +35,6 @@ def test_exactly_the_norm_budget_of_contributions_is_admitted(rho: float) -> Non
         assert rule.budget_units[0] // int(charge[0]) == budget
 
 
-@given(
-    st.lists(st.integers(1, 1000), min_size=1, max_size=50),
-    st.floats(min_value=1e-6, max_value=1000.0),
-)
-def test_contributions_whose_squares_sum_to_the_budget_all_fit(
-    thousandths: list[int], rho: float
-) -> None:
-    norms = [k / 1000 for k in thousandths]
-    budget = float(sum(Fraction(norm) ** 2 for norm in norms))
-    charges = MEASURES["zcdp"].charge_units(Gaussian(noise_for_norm_budget(budget, rho)), norms)
-    assert int(charges.sum()) <= ZcdpFilter(rho).budget_units[0]
-
-
 USUAL = st.tuples(st.floats(1e-6, 1e6), st.floats(1e-3, 1000.0))
 
 

@@ -25,7 +25,6 @@ from accounting.costs.power_cost import units_at_orders, units_within_orders
 from accounting.exact.argument_checks import (
     as_float_array,
     exact_number,
-    finite_numbers,
     nonnegative_finite,
     positive_finite,
     probability,
@@ -79,12 +78,6 @@ def test_all_other_numbers_are_refused(value: Any) -> None:
     for check in CHECKS if takes_nan else (real_number, *CHECKS):
         with refused("x"):
             check("x", value)
-
-
-@pytest.mark.parametrize("numbers", [[1.0, math.nan], [math.inf]])
-def test_numbers_that_are_not_finite_are_refused(numbers: list[float]) -> None:
-    with refused("x"):
-        finite_numbers("x", numbers)
 
 
 @pytest.mark.parametrize(

@@ -244,13 +244,6 @@ def test_least_grant_of_several_filters_fits_all_and_spends_one(
         np.testing.assert_array_equal(rule.grant(state, step, norms)[0], state + charge)
 
 
-def test_a_grant_of_zero_is_charged_nothing() -> None:
-    rule = RenyiFilter.from_units([2.0, 64.0], [10, 63])  # less than one unit of rho at order 64
-    state, granted = rule.grant(rule.initial_state(2), Gaussian(4.0), [1.0, 1e-200])
-    assert not granted.any()
-    assert not state.any()
-
-
 @every_filter
 def test_charge_of_a_norm_above_the_grant_is_refused(
     rule: BudgetFilter, budgets: list[Fraction]

@@ -306,22 +306,6 @@ def test_gaussian_steps_and_a_response_are_a_mixture_of_both(epsilon: float) -> 
     assert_between(report.delta(np.array([[3, 1]]), epsilon), exact, 0.02)
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
-def test_gaussian_and_laplace_steps_agree_with_an_integral(epsilon: float) -> None:
-    report = PldReport([Laplace(2.0), Gaussian(1.0)], np.array([1.0, 0.8]))
-    m, e = mpf(0.5), mpf(epsilon)
-    between = mpmath.quad(
-        lambda loss: mpmath.exp((loss - m) / 2) / 4 * gaussian_delta(mpf(0.8), e - loss),
-        [-m, 0, m],
-    )
-    exact = (
-        gaussian_delta(mpf(0.8), e - m) / 2
-        + mpmath.exp(-m) * gaussian_delta(mpf(0.8), e + m) / 2
-        + between
-    )
-    assert_between(report.delta(np.array([[1, 1]]), epsilon), exact, 0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "epsilon", [0.3, *(pytest.param(e, marks=pytest.mark.thorough) for e in (0.0, 2.0))]

@@ -97,31 +97,6 @@ def test_counted_steps_last_at_the_noise_of_the_policy(service: Turnstile) -> No
     assert set(highest) == {0.7}, "lower levels would save nothing"
 
 
-@pytest.mark.parametrize("measure", ["gdp", "zcdp", pytest.param("renyi", marks=pytest.mark.slow)])
-def test_schedules_last_as_planned(measure: Any) -> None:
-    with Turnstile.in_memory(partitions=1) as turnstile:
-        turnstile.create_dataset("digits", measure=measure, epsilon=4.0, delta=1e-5)
-        run = turnstile.run("digits", "a")
-        rate = RATE if measure == "renyi" else 1.0
-
-        def noise(step: int) -> float:
-            return 2.0 - step // 3 / STEPS  # the same for some steps in a row
-
-        factor = Plan([run.policy], noise, rate, STEPS).lasting_factor()
-        steps = PrivateSteps(
-            run,
-            np.arange(50),
-            clip_norm=1.0,
-            noise_multiplier=lambda step: factor * noise(step),
-            sampling_rate=rate,
-            expected_batch=20.0,
-            steps=STEPS,
-            not_private_generator=np.random.default_rng(1),
-        )
-        admitted, _ = train(steps, STEPS)
-    assert admitted == [50] * STEPS
-
-
 def test_too_low_noise_is_rejected_before_users_are_enrolled(service: Turnstile) -> None:
     with pytest.raises(InvalidRequest):
         steps_of(service, lasting=15)
@@ -140,6 +115,8 @@ def test_a_rejected_plan_knows_the_lasting_steps_and_noise(
     plan = Plan([run.policy], noise, RATE, STEPS)
     assert not plan.lasts()
     assert plan.lasting_steps() == lasting
+    schedule = Plan([run.policy], lambda n: noise if n < lasting else noise / 2.0, RATE, STEPS)
+    assert schedule.lasting_steps() == lasting
     with pytest.raises(InvalidRequest):
         plan.check()
     enough = noise_for_steps([run.policy], STEPS, sampling_rate=RATE)
