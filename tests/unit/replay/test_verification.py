@@ -386,15 +386,17 @@ def test_state_from_before_the_snapshot_cannot_be_compared() -> None:
     assert not result.fits
 
 
-@pytest.mark.parametrize("is_old", [True, False], ids=["too old", "of another log"])
-def test_wrong_snapshot_of_a_trimmed_log_is_not_used(is_old: bool) -> None:
+@pytest.mark.parametrize("wrong", ["too old", "of another log", "incomplete"])
+def test_wrong_snapshot_of_a_trimmed_log_is_not_used(wrong: str) -> None:
     archived = used()
     archived.draw(0)
     archived.apply(0, b"one more record")
     archived.apply(0, b"one more record")
-    archived.trim("norms", 0, archived.kept[0].next - 1 if is_old else 3)
-    if not is_old:
+    archived.trim("norms", 0, archived.kept[0].next - 1 if wrong == "too old" else 3)
+    if wrong == "of another log":
         archived.topic = bytes(16)
+    elif wrong == "incomplete":
+        archived.topics["snapshots", 0].pop(0)
     result = verified(archived)
     assert Check.LOG in [finding.check for finding in result.findings]
     assert result.partitions[0].records == 0
