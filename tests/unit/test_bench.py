@@ -34,6 +34,7 @@ def test_tables_of_growth_are_printed(
     assert all(f"{part} of a partition" in told for part in parts)
 
 
+@pytest.mark.slow
 def test_a_simulated_year_is_answered_and_corrected() -> None:
     policy = corrections.policy_of(1.0, 1e-6)
     off, holds = corrections.corrected(years.year(0, users=20), "sum", 60, policy, seed=0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from streams import (
     CollectTerms,
     Turnstile,
@@ -54,6 +56,7 @@ def test_only_norms_of_keys_that_may_charge_count(
     assert run.charge_collected(noise_stddev=4.0).norms == {3: 0.5}
 
 
+@pytest.mark.slow
 def test_a_large_decision_is_put_together_from_its_parts(turnstile: Turnstile, name: str) -> None:
     run = opened(turnstile, name, budget=0.02)
     users = [f"{number:05} {'x' * 200}" for number in range(20_000)]

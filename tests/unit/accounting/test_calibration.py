@@ -76,6 +76,7 @@ def test_noise_without_sampling_is_enough_and_hardly_more(
             assert gaussian_delta(mu * (1 + mpf(1e-6)), epsilon) > delta
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_targets_at_the_ends_of_float64_are_as_those_beside_them() -> None:
     least, small, large, most = (

@@ -172,6 +172,7 @@ def test_expectations_of_the_lattice_are_above_the_exact_ones(
         assert exact <= bound * (1.0 + 1e-10) + losses.infinity_mass
 
 
+@pytest.mark.slow
 @examples(40)
 @given(
     st.floats(-7.0, 3.0).map(math.exp),
@@ -197,6 +198,7 @@ def test_one_step_is_never_outside_of_its_bounds(ratio: float, rate: float, delt
             assert float(exact) * 0.95 <= lower[0] <= upper[0] <= float(exact) * 1.05
 
 
+@pytest.mark.slow
 def test_norm_beyond_the_tables_is_unbounded_above() -> None:
     report = PldReport([Gaussian(1.0)] * 2, np.array([0.5, 200.0]))
     bounds = report.epsilon(rows([1, 0], [1, 1]), DELTA)

@@ -50,6 +50,7 @@ def seeded(seed: int = 1) -> ExactNoise:
     return ExactNoise(np.random.default_rng(seed))
 
 
+@pytest.mark.slow
 def test_example_publishes_a_mean_near_the_truth(capsys: pytest.CaptureFixture[str]) -> None:
     EXAMPLE["main"]()
     mean = float(capsys.readouterr().out.split()[1])

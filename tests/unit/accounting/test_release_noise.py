@@ -289,6 +289,7 @@ def test_point_near_the_density_is_decided_by_more_digits(stddev: Fraction, bin_
         assert source.numbers == []
 
 
+@pytest.mark.slow
 def test_float64_decides_as_further_digits_do(monkeypatch: pytest.MonkeyPatch) -> None:
     stddev, draws = Fraction(10**7, 3), []
     for margin in (exact_normals.MARGIN, 2.0**10):
@@ -309,6 +310,7 @@ def test_points_beyond_all_bins_begin_where_bins_end(is_left: bool) -> None:
         assert source.numbers == []
 
 
+@pytest.mark.slow
 def test_points_beyond_all_bins_are_normal() -> None:
     normals, bins = ExactNormals(np.random.default_rng(6)), NormalBins(Fraction(2) ** 30)
     heights = np.random.default_rng(7).integers(2**64, size=10_000, dtype=np.uint64).tolist()
@@ -336,6 +338,7 @@ def test_seeded_deviates_do_not_depend_on_the_number_of_cores(
     assert np.array_equal(*draws)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "threads"), [(2**15, 0), (2**19 - 1, 0), (2**20 + 7, 3)])
 def test_large_arrays_are_drawn_by_one_thread_per_core(
     monkeypatch: pytest.MonkeyPatch, count: int, threads: int

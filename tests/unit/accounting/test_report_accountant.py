@@ -129,6 +129,7 @@ def test_epsilons_of_dp_sgd_are_the_published_ones(method: Method) -> None:
             assert lower <= estimate <= upper == pytest.approx(published, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [PldReport, SaddlePointReport])
 @pytest.mark.parametrize("step", [Gaussian(4.0), PoissonGaussian(4.0, 1.0)])
 def test_unsampled_steps_agree_with_gaussian_dp_far_into_the_tail(kind: type, step) -> None:

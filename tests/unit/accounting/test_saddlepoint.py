@@ -224,6 +224,7 @@ def test_delta_is_nothing_beyond_the_largest_loss() -> None:
 # -------------------------------------------------------------------------- limits and refusals
 
 
+@pytest.mark.slow
 def test_an_interval_that_says_nothing_is_refused() -> None:
     few = SaddlePointReport([PoissonGaussian(0.3, 0.5)], np.ones(1))
     with refused("epsilon"):

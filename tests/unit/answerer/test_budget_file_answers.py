@@ -157,6 +157,7 @@ def test_a_life_that_ends_at_any_commit_is_continued(
     audit_file(budgets.path)
 
 
+@pytest.mark.slow
 def test_lives_that_end_again_and_again_reach_the_same_result(
     calm: Budgets, budgets: Budgets
 ) -> None:
@@ -267,6 +268,7 @@ def answered_by(folder: Path) -> list[str]:
     return ["answer", str(folder / "year.toml"), "--input", str(folder / "year.csv")]
 
 
+@pytest.mark.slow
 def test_one_file_is_answered_shown_and_verified(folder: Path) -> None:
     with patch.object(sqlite3, "connect", files.connect):
         done = on(folder, *answered_by(folder))
@@ -288,6 +290,7 @@ def test_one_file_is_answered_shown_and_verified(folder: Path) -> None:
             assert on(folder, *arguments).code == 0, arguments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["answers", "answers_state"])
 def test_verify_finds_a_damaged_answer_and_entry(folder: Path, table: str) -> None:
     with patch.object(sqlite3, "connect", files.connect):

@@ -42,6 +42,7 @@ def test_plans_without_events_or_a_budget_are_refused(arguments: list[str]) -> N
     assert main(["answer", str(HERE / "year.toml"), *arguments]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code"),
     [

@@ -95,6 +95,7 @@ def planned(
     return plan_of(content, query, policy, events)
 
 
+@pytest.mark.slow
 def test_plan_has_the_errors_of_every_setting(tmp_path: Path) -> None:
     plan = planned(events_file(tmp_path / "events.csv"), CONTENT, "buyers")
     assert (plan.query, plan.unplanned) == ("buyers", ["mean"])
@@ -140,6 +141,7 @@ def test_the_whole_vector_of_a_user_is_scaled_to_a_norm(tmp_path: Path) -> None:
     assert whole.halted_users == first.halted_users == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
 def test_the_recommended_setting_holds_in_every_month(epsilon: float, tmp_path: Path) -> None:
     buyers = {"name": "buyers", "kind": "distinct", "window": "1d", "active_windows": 8}
@@ -232,6 +234,7 @@ def test_plan_names_the_queries_that_it_cannot_be_about(tmp_path: Path) -> None:
     assert (plan.query, plan.unplanned) == ("clicks", ["keys", "top", "noise"])
 
 
+@pytest.mark.slow
 def test_plan_is_about_the_dataset_without_its_parents(tmp_path: Path) -> None:
     path = events_file(tmp_path / "e.csv", 30, 9)
     alone: dict[str, Any] = {"measure": "zcdp", "budget": 0.3, "user_ids": "string"}

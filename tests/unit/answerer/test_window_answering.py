@@ -90,6 +90,7 @@ def test_killed_answerer_charges_and_answers_each_window_once(
     assert distance * places > 5 * len(calm.answers)  # of every step there are several
 
 
+@pytest.mark.slow
 @WORLDS
 @given(st.lists(st.integers(1, 40), max_size=12), st.randoms(use_true_random=False))
 @examples(40)

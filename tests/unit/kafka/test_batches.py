@@ -220,6 +220,7 @@ def test_a_malformed_event_leaves_the_others(codec: str) -> None:
     assert events(raw) == {0: b"a", 1: b"\0", 2: b"c"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["gzip", "snappy in blocks", "lz4", "zstd"])
 def test_an_event_beside_a_very_long_one_takes_little_memory(codec: str, monkeypatch) -> None:
     monkeypatch.setattr("streams.kafka.batches.STREAMED_BYTES", 56 * 2**20)

@@ -183,6 +183,7 @@ def of_another_kind() -> RosterLog:
     return log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", [rejected_with_their_users, of_another_kind, partial(with_erasures, hidden=True)]
 )
@@ -192,6 +193,7 @@ def test_no_output_depends_on_an_erasure_key(make):
         assert rotated(log, *keys) == log.outputs
 
 
+@pytest.mark.slow
 def test_hashes_that_outputs_have_are_made_with_the_oldest_key():
     log = with_erasures(hidden=False)
     decided = rotated(log, KEY)

@@ -170,6 +170,7 @@ def test_listed_and_packed_answers_return_from_json(make: Any, count: int) -> No
     assert to_msgpack(to_json(packed)) == packed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [decision, decided_norms, roster_decision])
 def test_a_step_that_a_later_attempt_repeats_has_the_same_parts(make: Any) -> None:
     """Otherwise followers would take the parts for decisions that contradict each other."""

@@ -76,6 +76,7 @@ def references(node: Any) -> list[str]:
     return own + [found for value in node.values() for found in references(value)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["asyncapi.yaml", "asyncapi-answers.yaml"])
 def test_document_has_the_structure_of_asyncapi_3(name: str) -> None:
     text = (TOP / "deploy" / name).read_text(encoding="utf-8")

@@ -64,6 +64,7 @@ def events_of(archived: Archived, user: int) -> list[AccountEvent]:
     return [replace(event, time=0.0, offset=0) for event in events]
 
 
+@pytest.mark.slow
 def test_an_account_is_explained_alike(pair: tuple[Archived, Archived]) -> None:
     explained = [[events_of(archived, user) for user in USERS.tolist()] for archived in pair]
     assert explained[0] == explained[1]

@@ -71,6 +71,7 @@ def test_explanation_shows_the_erasure(archived: Archived) -> None:
     assert [line["what"] for line in done.lines][-2:] == ["erased", "halted"]
 
 
+@pytest.mark.slow
 def test_report_has_no_row_of_the_erased_user(archived: Archived) -> None:
     losses = report(archived, delta=1e-5).losses
     assert all(USER not in part.users for part in losses)
