@@ -261,9 +261,9 @@ def _sample_of(name: str, parameter: Any, size: int) -> torch.Tensor | _Kept:
     if fits and not (isinstance(sample, _Kept) and sample.is_repeated):
         return sample
     raise InvalidRequest(
-        f"{name} has {'no gradient' if sample is None else 'other gradients'} by example than the "
-        f"batch has examples, {size}. Compute the loss "
-        "of a batch once, call zero_grad before it, and give every layer one row per example: "
+        f"{name} has {'no gradients' if sample is None else 'not one gradient for each'} of the "
+        f"batch's {size} examples. Call zero_grad, compute the loss of "
+        "a batch once, call backward on it, and give every layer one row per example: "
         "some models share position_ids, so add them to each example. Use no weight outside "
         "its layer, call requires_grad_(False) on a layer that is not used"
     )

@@ -36,7 +36,7 @@ from accounting.exact.invalid_input import quoted
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.independence import check_padding
-from streams.trainers.loader import IndividualDPLoader
+from streams.trainers.loader import IndividualDPLoader, Settings
 from streams.trainers.ranks import rank_and_ranks
 from streams.trainers.steps import PrivateSteps
 from streams.trainers.torch import PrivacyEngine
@@ -93,6 +93,8 @@ class HuggingFaceTrainer(Trainer):
         **arguments: Any,
     ) -> None:
         settings = settings or {}
+        if misplaced := arguments.keys() & set(Settings._fields):
+            raise InvalidRequest(f"put {', '.join(sorted(misplaced))} into settings")
         if settings.get("stop") is not None:
             raise InvalidRequest("Trainer makes all planned steps: leave stop out")
         super().__init__(**arguments)

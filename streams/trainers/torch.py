@@ -331,7 +331,10 @@ class PrivacyEngine:
 
     def _service(self) -> Turnstile:
         if self._turnstile is None:
-            raise InvalidRequest("turnstile is None; only ranks above 0 need none")
+            raise InvalidRequest(
+                'turnstile is None: give Turnstile.open("budgets.db"), or the service. Only ranks '
+                "above 0 need none"
+            )
         return self._turnstile
 
     def _open(self, separation: int | None) -> Run | None:

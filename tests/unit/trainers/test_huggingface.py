@@ -101,6 +101,7 @@ def test_saved_model_loads_without_the_private_wrapper(service: Turnstile, tmp_p
         {"target_epsilon": -1.0},
         {"users": USERS[1:]},
         {"train_dataset": None},
+        {"population": 40},  # belongs in settings
     ],
 )
 def test_trainings_that_cannot_be_private_are_rejected(
