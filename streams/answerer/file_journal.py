@@ -125,7 +125,8 @@ def copy_answers(file: BudgetFile, journal_of: Callable[[str], Journal]) -> int:
     answers = [
         ((one.key or b"").decode().partition("/"), one.value) for one in _records(file, ANSWERS, 0)
     ]
-    for dataset in dict.fromkeys(entry.dataset for entry in entries):
+    named = [entry.dataset for entry in entries] + [name for (name, _, _), _ in answers]
+    for dataset in dict.fromkeys(named):
         with closing(journal_of(dataset)) as journal:
             for entry in entries:
                 if entry.dataset == dataset:

@@ -19,7 +19,7 @@ import pytest
 
 from streams import FileProblem, Turnstile, UnusableFile
 from streams.answerer.file_journal import FileJournal, copy_answers, published_in
-from streams.answerer.journal import Superseded
+from streams.answerer.journal import JournalEntry, Superseded, key_of
 from streams.answerer.memory_journal import MemoryJournal, MemoryTopics
 from streams.answerer.published_answers import AnswerRecord
 from streams.answerer.window_answering import AlreadyAnswered, Answering, opener
@@ -220,6 +220,21 @@ def test_copied_journal_is_continued_elsewhere(calm: Budgets, budgets: Budgets, 
     assert all(len(values) == 1 for values in found.values())
     assert found.items() >= before.items()
     assert (budgets.charges(), budgets.spent()) == (calm.charges(), calm.spent())
+
+
+def test_each_dataset_gets_its_own_entries_and_answers(budgets: Budgets) -> None:
+    entries = {name: JournalEntry("begin", name, "r", 1, name, 0) for name in ("d", "e")}
+    for name in ("d", "e", "f", "d"):
+        with closing(FileJournal(str(budgets.path), 30.0, name)) as journal:
+            if name in entries:
+                journal.append(entries[name])
+            journal.publish(f"of {name}".encode(), "r")
+    topics = MemoryTopics()
+    with closing(BudgetFile(str(budgets.path), 30.0)) as file:
+        assert copy_answers(file, partial(MemoryJournal, topics)) == 4
+    of_each = [(f"{name}/r", f"of {name}".encode()) for name in "ddef"]
+    assert sorted(topics.answers) == of_each
+    assert set(map(key_of, filter(None, topics.entries))) == set(map(key_of, entries.values()))
 
 
 # --- commands ---
