@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -322,6 +323,12 @@ def _unusable(value: Any, error: msgspec.ValidationError) -> UnusableQueries:
     found = "is missing" if value is None else f"is {quoted(value)}"
     if text.startswith("remove"):
         found = "has no effect"
+        tables: list[Any] = [_Content, EventSource, *KINDS.values()]
+        known = {name for table in tables for name in table.__struct_fields__}
+        if key in known:
+            text = "remove it: it is a key of another table or of another kind"
+        elif meant := get_close_matches(key, sorted(known), 1):
+            text = f"there is no such key; is {meant[0]} meant?"
     return UnusableQueries(f"{where}: {shortened(key)} {found}: {text}", key)
 
 

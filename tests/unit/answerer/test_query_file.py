@@ -129,6 +129,15 @@ def test_invalid_file_is_rejected_with_the_key(text: str, old: str, new: str, ke
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [("window =", "windw =", "is window meant"), ("window =", "topic =", "key of another table")],
+)
+def test_an_unknown_key_leads_to_the_one_that_is_meant(old: str, new: str, said: str) -> None:
+    with pytest.raises(UnusableQueries, match=said):
+        asked_of(FILE + COUNT.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
     ("query", "is_corrected"), [("", False), ("correct = true", True), ("correct = false", False)]
 )
 def test_answers_are_corrected_only_if_the_query_asks_for_it(
