@@ -81,7 +81,8 @@ def halts(options: argparse.Namespace, config: Config) -> int:
 def odometer(options: argparse.Namespace, config: Config) -> int:
     """Show odometer records: upper bounds on what users have spent.
 
-    Each record is for its own user. Without Redis, which has the policies, epsilons are missing.
+    Each record is for its own user. Of several records of a user in a dataset, the one with the
+    highest offset counts. Without Redis, which has the policies, epsilons are missing.
     """
     wanted = None if options.user is None else ids(user_of(options), config)
     if options.follow:
