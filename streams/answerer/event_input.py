@@ -105,7 +105,8 @@ class EventRows:
         """
         if not self.skipped and not self._absent:
             return ""
-        lines = [f"{self._name} has {self._rows:,} rows. These do not count for all queries:"]
+        many = f"{self._name} has {self._rows:,} rows"
+        lines = [f"{many}. These do not count, or not for every query:"]
         for why, first in sorted(self._first.items()):
             only = {why: self.skipped[why]}
             text = f"  {skipped_text(only, self.incomplete)}; the first is row {first:,}"
