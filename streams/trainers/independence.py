@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from accounting.exact.invalid_input import quoted
 from streams.sdk.errors import InvalidRequest
@@ -84,7 +84,14 @@ def check_independence(
     """
     if len(examples) < _FEWEST:
         raise InvalidRequest(f"{len(examples)} examples are too few: give at least {_FEWEST}")
-    check_padding(collate, [[example, example] for example in examples])
+    pairs = [[example, example] for example in examples]
+    check_padding(collate, pairs)
+    with Randomness():
+        first, *others = (_tensors_of(collate(pair)) for pair in pairs)
+    if first and all(all(map(torch.equal, first, other)) for other in others):
+        raise InvalidRequest(
+            "all examples are the same: give different ones, with different labels and lengths"
+        )
     trained = {id(parameter) for parameter in parameters}
     named = {name: p for name, p in module._module.named_parameters() if id(p) in trained}
 
@@ -106,6 +113,10 @@ def check_independence(
                 f"the loss of the examples and its gradients cannot be computed: {error}. If the "
                 "loss is right, Opacus may not have a layer of this model, or adapters of this kind"
             ) from error
+
+
+def _tensors_of(batch: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
 
 
 def _compare(

@@ -200,6 +200,7 @@ def checked(
         (Unused(), usual, EXAMPLES, "unused"),
         (Adapted(trains_both=False), usual, EXAMPLES, "right.weight.* noise alone"),
         (None, usual, EXAMPLES[:3], "too few"),
+        (None, usual, EXAMPLES[:1] * 6, "the same"),
         (None, lambda *_: torch.zeros((), requires_grad=True), EXAMPLES, "no gradient"),
     ],
 )
