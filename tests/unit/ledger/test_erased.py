@@ -13,6 +13,8 @@ from msgspec import UNSET
 from streams.ledger import erasure
 from streams.ledger.ledger import Ledger, LostErasureKey, ledger_of
 from streams.records import (
+    ERASED,
+    Charge,
     Erase,
     Reason,
     Rejection,
@@ -20,6 +22,7 @@ from streams.records import (
     encode,
 )
 from streams.records.digests import NO_TOPIC
+from streams.records.packing import pack_norms
 from streams.records.users import UserIds
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import (
@@ -199,6 +202,23 @@ def test_hashes_that_outputs_have_are_made_with_the_oldest_key():
     decided = rotated(log, KEY)
     assert decided != rotated(log, OTHER)
     assert rotated(log, KEY, f"{OTHER} {KEY}") == rotated(log, f"{OTHER} {KEY}") == decided
+
+
+def test_users_erased_under_any_key_are_recognised():
+    log = begun()
+    log.charge(0, [7, 8], [1.0, 1.0])
+    erase(log, 7)
+    first = keyed(KEY, log.records)
+    changes = [encode(first.state.take_delta())]
+    later = ledger_of(Stored({}, changes), 0, 1, NO_TOPIC, first.chain, f"{OTHER}\n{KEY}")
+    later.apply(90, encode(Erase(request="f", user=8, hidden=True)))
+    assert len(set(later.state.erasure)) == 2
+    for user in (7, 8):
+        (*_, answer) = later.apply(91, encode(Erase(request="f", user=user)))
+        assert answer_of([answer]).datasets == ["d"]
+    norms = pack_norms(np.ones(2))
+    charge = Charge(dataset="d", run="r", attempt=1, step=1, users=[7, 8], norms=norms)
+    assert answer_of(later.apply(92, encode(charge))).reasons == bytes([ERASED] * 2)
 
 
 def test_digests_blank_erased_users():
