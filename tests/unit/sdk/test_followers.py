@@ -23,7 +23,7 @@ from streams.records import (
 )
 from streams.records.users import UserIds
 from streams.sdk.client import Turnstile
-from streams.sdk.decisions import Witness
+from streams.sdk.decisions import REMEMBERED_STEPS, Witness
 from streams.sdk.errors import ConflictingDecisions
 from streams.sdk.followers import Followed, Halt, Since, distinct_halts, distinct_rejects
 from tests.readme import blocks_of_a_subscriber
@@ -147,6 +147,17 @@ def test_conflicting_records_end_the_iteration(answer, changes) -> None:
     assert not witness.see(replace(answer, attempt=9))
     witness.check()
     witness.see(replace(answer, **changes))
+    with pytest.raises(ConflictingDecisions):
+        witness.check()
+
+
+def test_a_limited_number_of_decisions_is_remembered() -> None:
+    witness, decision = Witness("d", "r"), of_kind(Decision)
+    for step in range(REMEMBERED_STEPS + 1):
+        witness.see(replace(decision, step=step, offset=step))
+    witness.see(replace(decision, step=0, digest=bytes(16)))
+    witness.check()
+    witness.see(replace(decision, step=REMEMBERED_STEPS, digest=bytes(16)))
     with pytest.raises(ConflictingDecisions):
         witness.check()
 
