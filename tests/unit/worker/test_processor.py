@@ -8,6 +8,7 @@ from streams.kafka.results import Missing, NotSent
 from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, Output
 from streams.ledger.partition_errors import CannotVerify
 from streams.ledger.state import State as LedgerState
+from streams.records import CreateDataset, Policy, encode
 from streams.records.signatures import NoVerifier
 from streams.store.store_port import SuspensionReason
 from streams.worker import processor as batch_loop
@@ -75,6 +76,23 @@ async def test_a_hole_suspends_the_partition_and_the_reason_is_stored():
     assert made.processor.next == 1
     assert made.store.merges == []
     assert not made.processor.can_resume
+
+
+@pytest.mark.parametrize("room", [1, 2**20])
+async def test_a_merge_writes_a_limited_number_of_bytes_at_once(monkeypatch, room):
+    monkeypatch.setattr("streams.worker.merge.WRITE_BYTES", room)
+    made = bench()
+    made.processor.start()
+    for offset in range(5):
+        policy = Policy(
+            dataset=f"d{offset}", partitions=1, measure="zcdp", budget=[1], odometer_step=[1]
+        )
+        await made.arrive(Record(offset, encode(CreateDataset(request="t", policy=policy))))
+    await made.until(lambda: made.processor.next == 5)
+    await made.processor.merge()
+    written = [len(merge.pages) for merge in made.store.merges if merge.pages]
+    assert sum(written) >= 5
+    assert written == [1] * len(written) if room == 1 else len(written) == 1
 
 
 async def applied_under_leader_epoch_4(made):
