@@ -4,7 +4,8 @@
     python monthly_pytorch.py 2026-02
 
 ``budgets.db`` has every charge of all months. ``model-MONTH.npz`` has the model, the optimizer and
-the last released step of a month. They are in the current folder. Keep them.
+the last released step of a month, for a restart. ``model-MONTH.pt`` has the parameters of the
+finished model, from which a later month may start. They are in the current folder. Keep them.
 
 A user's budget pays for TRAININGS trainings. A user who has been in so many is left out of every
 later one. A new user has a whole budget. The numbers below are public and never change: the budget
@@ -101,6 +102,7 @@ def train(turnstile: Turnstile, month: str) -> torch.nn.Module:
             optimizer.step()
             if loader.is_last:  # a step with many drawn users comes in several batches
                 save(checkpoint, model, optimizer)  # before anything of this step is published
+    torch.save(model._module.state_dict(), f"model-{month}.pt")
     turnstile.close_run("clicks", month)  # one training at a time charges a dataset
     print(engine.statement(DELTA)["text"])
     return model

@@ -39,7 +39,7 @@ def test_a_user_in_more_trainings_than_planned_is_left_out(
         trainings = sum(user in users for users in members)
         assert shares[user] == min(trainings, 2) / 2
     assert {path.name for path in tmp_path.iterdir()} == {
-        f"model-2026-0{month}.npz" for month in (1, 2, 3)
+        f"model-2026-0{month}.{kind}" for month in (1, 2, 3) for kind in ("npz", "pt")
     }
 
 
