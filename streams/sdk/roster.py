@@ -274,14 +274,15 @@ class Roster:
         its budget does (docs/guarantees.md).
 
         Raises:
-            InvalidRequest: as ``set_norms``, or the policy states that no level follows sampling
-                coins (``sampled_levels=False``).
+            InvalidRequest: as ``set_norms``, or the policy of the dataset or of a parent states
+                that no level follows sampling coins (``sampled_levels=False``).
         """
-        if self._policies[0].sampled_levels is False:
-            raise InvalidRequest(
-                f"dataset {self._policies[0].dataset!r} has sampled_levels=False, so levels must "
-                "not follow the norms of users who were drawn: use set_norms"
-            )
+        for policy in self._policies:
+            if policy.sampled_levels is False:
+                raise InvalidRequest(
+                    f"dataset {policy.dataset!r} has sampled_levels=False, so levels must not "
+                    "follow the norms of users who were drawn: use set_norms"
+                )
         self.set_norms(norms, positions)
 
     def _adopt(self, enrolled: Mapping[int, Enrolled]) -> None:

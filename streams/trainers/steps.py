@@ -148,10 +148,10 @@ class PrivateSteps:
         self._released = -1
         self._name = run.dataset, run.name
         self._lost = run.step  # steps of earlier attempts of which no checkpoint was restored
+        policies = self.policies = [run.policy, *run.outer]
         self._follows = self._follows_norms(levels)
         self._clip_norm = clip_norm
         self._settings()
-        policies = self.policies = [run.policy, *run.outer]
         if steps is not None:
             self._check_plan(steps)
         elif not callable(noise_multiplier) and not callable(sampling_rate):
@@ -178,11 +178,12 @@ class PrivateSteps:
         if not isinstance(levels, str | None) or levels not in (None, "own", "clip_norm"):
             raise InvalidRequest(f"levels is {quoted(levels)}; it must be 'own' or 'clip_norm'")
         # Without sampling no coin decides whose norm is seen.
-        may = self._sampling_rate == 1 or self._run.policy.has_sampled_levels
+        stated = [each.dataset for each in self.policies if not each.has_sampled_levels]
+        may = self._sampling_rate == 1 or not stated
         counts_steps = self._run.policy.row.shape is not None  # so that low levels save nothing
         if levels == "own" and not may:
             raise InvalidRequest(
-                f"dataset {self._run.dataset!r} does not allow levels that follow the norms of "
+                f"dataset {stated[0]!r} does not allow levels that follow the norms of "
                 "users who were drawn: pass levels='clip_norm', or create it with "
                 "sampled_levels=True"
             )

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from accounting import InvalidInput, Laplace, PoissonGaussian
 from accounting.costs.norm_levels import grid_norms
+from streams import Turnstile
 from streams.records import (
     ChargeRoster,
     Enrol,
@@ -33,6 +34,7 @@ from streams.sdk.errors import (
 )
 from streams.sdk.roster import Roster
 from streams.sdk.run import Run
+from streams.trainers import PrivateSteps
 from tests.unit.sdk.partitions import Partitions
 
 USERS = list(range(12))
@@ -192,6 +194,30 @@ def test_invalid_positions_are_rejected(positions: Any) -> None:
     _, _, roster = begun()
     with pytest.raises(InvalidRequest):
         roster.observe(positions, [0.5])
+
+
+@pytest.mark.parametrize("stated", ["outer", "d"])
+def test_levels_follow_no_coins_if_one_of_the_budgets_states_so(stated: str) -> None:
+    budget: dict[str, Any] = {"measure": "renyi", "epsilon": 2.0, "delta": 1e-5}
+    with Turnstile.in_memory() as turnstile:
+        for name, parents in (("outer", None), ("d", "outer")):
+            levels = False if name == stated else None
+            turnstile.create_dataset(name, parents=parents, sampled_levels=levels, **budget)
+        run = turnstile.run("d", "r")
+        arguments: dict[str, Any] = {
+            "clip_norm": 1.0,
+            "noise_multiplier": 9.0,
+            "sampling_rate": 0.5,
+            "expected_batch": 6.0,
+        }
+        with pytest.raises(InvalidRequest):
+            PrivateSteps(run, USERS, levels="own", **arguments)
+        steps = PrivateSteps(run, USERS, **arguments)
+        step = steps.begin()
+        step.add(np.full((len(step.positions), 1), 0.25))
+        step.release(1)
+        with pytest.raises(InvalidRequest):
+            steps.roster.observe([0], [0.5])
 
 
 @pytest.mark.parametrize(
