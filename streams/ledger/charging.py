@@ -75,7 +75,8 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     budgets, run = _current(state, charge)
     digest = charge_digest(charge)
     if charge.step == run.step:
-        return in_parts(charge, stored_decision(run, charge, digest))
+        decision = stored_decision(run, charge, digest)
+        return in_parts(charge, decision, encode_output(decision))
     check_next_step(run, charge)
     terms = state.collecting.get(charge.address)
     check_charged(charge, terms)
@@ -194,7 +195,7 @@ def enrol(state: State, place: Place, request: Enrol) -> list[Output]:
         decision=run.decision if run.of_roster else b"",
         erased=pack_positions(erased, count) if len(erased) else UNSET,
     )
-    return in_parts(request, enrolled)
+    return in_parts(request, enrolled, encode(enrolled))
 
 
 def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Output]:
@@ -203,7 +204,8 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
     budgets, run = _current(state, charge)
     digest = roster_digest(charge)
     if charge.step == run.step:
-        return in_parts(charge, stored_decision(run, charge, digest))
+        decision = stored_decision(run, charge, digest)
+        return in_parts(charge, decision, encode_output(decision))
     check_next_step(run, charge)
     if run.roster_steps >= MAX_STEPS:
         detail = f"the roster has taken {MAX_STEPS} steps, and takes no more: use another run"
@@ -270,13 +272,13 @@ def _decided(
     decision: Decision | RosterDecision,
 ) -> list[Output]:
     """Store and return the decision about a step: the same is returned if it is sent again."""
-    of_roster = isinstance(charge, ChargeRoster)
+    of_roster, packed = isinstance(charge, ChargeRoster), encode_output(decision)
     state.runs[charge.address] = msgspec.structs.replace(
         run,
         step=charge.step,
         digest=decision.digest,
-        decision=encode_output(decision),
+        decision=packed,
         of_roster=of_roster,
         roster_steps=run.roster_steps + of_roster,
     )
-    return in_parts(charge, decision)
+    return in_parts(charge, decision, packed)

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from streams.ledger.accounts import Raised
-from streams.ledger.parts import Parted, numbered, parts_of
+from streams.ledger.parts import Parted, is_small, numbered, parts_of
 from streams.ledger.validation import published
 from streams.records import (
     ERASED,
@@ -45,6 +45,7 @@ AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
 _REPEATED = {"dataset", "run", "attempt", "step", "request"}
 _OUTPUT_BYTES = 64  # of what surrounds a key and a value
 _MAX_ATTEMPT = 2**63 - 1
+_ATTEMPT_BYTES = 8  # encoded, an attempt takes at most this many less than the largest
 _HALTED_USERS = 2**13
 """The maximum number of HALT events in a record about a roster."""
 
@@ -96,9 +97,11 @@ def answer_to(request: Request, answer: bytes) -> Output:
     return Output(Channel.HALTS, address[-1].encode() if address else None, answer)
 
 
-def in_parts(request: Request, answer: Parted) -> list[Output]:
-    """Return an answer in as many records as it needs."""
+def in_parts(request: Request, answer: Parted, packed: bytes) -> list[Output]:
+    """Return an answer, and as ``encode_output`` packs it, in as many records as it needs."""
     # A repeated step has the same parts under any attempt, so their sizes are those of the largest.
+    if is_small(len(packed) + _ATTEMPT_BYTES):
+        return [answer_to(request, packed)]
     changed = msgspec.structs.replace
     parts = parts_of(changed(answer, attempt=_MAX_ATTEMPT))
     return [

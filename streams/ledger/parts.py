@@ -42,12 +42,17 @@ _decode_roster = msgspec.msgpack.Decoder(RosterDecision).decode
 
 def parts_of(answer: AnyParted) -> list[AnyParted]:
     """Return the parts of an answer, numbered; the answer itself if it is small enough."""
-    # JSON takes at most six times as many bytes, because one control character becomes six, and
-    # what is listed.
-    if 6 * len(encode_output(answer)) + LISTED * _EVENT_BYTES <= MAX_PART_BYTES:
+    if is_small(len(encode_output(answer))):
         return [answer]
     parts = list(halves_of(answer))
     return parts if len(parts) == 1 else numbered(parts)
+
+
+def is_small(size: int) -> bool:
+    """Return whether an encoded answer of this size, in bytes, fits into a record as JSON too."""
+    # JSON takes at most six times as many bytes, because one control character becomes six, and
+    # what is listed.
+    return 6 * size + LISTED * _EVENT_BYTES <= MAX_PART_BYTES
 
 
 def halves_of(answer: AnyParted) -> Iterator[AnyParted]:

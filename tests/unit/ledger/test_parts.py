@@ -180,7 +180,10 @@ def test_a_step_that_a_later_attempt_repeats_has_the_same_parts(make: Any) -> No
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(parts, "MAX_PART_BYTES", most)
             first, again = (
-                [decode_answer(output.value) for output in in_parts(request, each)]
+                [
+                    decode_answer(output.value)
+                    for output in in_parts(request, each, encode_output(each))
+                ]
                 for each in (answer, replace(answer, attempt=2**62))
             )
         assert again == [replace(part, attempt=2**62) for part in first]
