@@ -109,4 +109,6 @@ class DueSteps:
 def distinct(rows: IntArray) -> IntArray:
     """Return each row once, ascending. The given array is sorted in place."""
     rows.sort()
-    return np.asarray(rows[np.diff(rows, prepend=-1) != 0])
+    is_first = np.ones(rows.size, dtype=np.bool_)
+    np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
+    return np.asarray(rows[is_first])

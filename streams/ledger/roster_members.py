@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from accounting import InvalidInput
 from accounting.costs.norm_levels import grid_norms
 from accounting.filters.account_terms import AccountCostTable
-from accounting.filters.due_steps import NO_ROWS
+from accounting.filters.due_steps import NO_ROWS, distinct
 from accounting.filters.recurring import RecurringCharge, StepOutcome
 from accounting.filters.roster_columns import EXHAUSTED, HALTED, SlotMap, listed_rows
 from streams.ledger.accounts import AccountDelta, ByLevel, Sought
@@ -313,7 +313,7 @@ def _union(*parts: Numbers) -> Numbers:
     found = [part for part in parts if len(part)]
     if len(found) < 2:
         return found[0] if found else NO_ROWS
-    return np.unique(np.concatenate(found))
+    return distinct(np.concatenate(found))
 
 
 class Rosters(Tracked[Terms]):

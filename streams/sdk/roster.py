@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from accounting import Mechanism
 from accounting.costs.norm_levels import grid_norms, levels_of
 from accounting.exact.argument_checks import whole_array
+from accounting.filters.due_steps import distinct
 from streams.ledger.erasure import blanked
 from streams.ledger.validation import check_norms
 from streams.records import (
@@ -426,8 +427,8 @@ class Roster:
             return [mine[moved[mine]] for mine in positions]
         if not self._moved:
             return [mine[:0] for mine in positions]
-        rows = np.unique(np.concatenate(self._moved))
-        rows = rows[self._level[rows] != self._sent[rows]]
+        rows = np.concatenate(self._moved)
+        rows = distinct(rows[self._level[rows] != self._sent[rows]])
         homes = self._home[rows]
         return [rows[homes == partition] for partition in range(len(positions))]
 
@@ -454,7 +455,8 @@ class Roster:
 
 
 def _ascending(positions: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.sort(np.concatenate(positions)) if positions else NO_POSITIONS
+    found = [each for each in positions if len(each)]
+    return np.sort(np.concatenate(found)) if found else NO_POSITIONS
 
 
 def _places(layout: Layout) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -77,6 +77,17 @@ def test_ids_go_once_and_a_step_sends_what_changed() -> None:
     assert sum(len(r.levels) for r in by_step[4]) == 120
 
 
+def test_levels_that_were_set_twice_go_once_in_order() -> None:
+    service = Partitions(1)
+    service.create()
+    roster = enrolled(service.open(), range(120))
+    roster.set_norms([0.5, 0.3, 0.2], [90, 7, 90])
+    roster.set_norms([0.4, 1.0], [7, 30])
+    assert roster.charge(noise_stddev=4.0).clip_norms_at(np.array([7, 90])).tolist() == [0.4, 0.2]
+    (sent,) = records(service, ChargeRoster)
+    assert np.frombuffer(sent.positions, dtype="<u4").tolist() == [7, 90]
+
+
 # --- a step that was interrupted ------------------------------------------------------------------
 
 PLACES = [{0}, {1, 2}, {0, 1, 2}]
