@@ -149,7 +149,7 @@ def _check_content(request: Request) -> None:
             raise Rejection(Reason.MALFORMED, detail, request)
     if isinstance(request, NormEvents):
         return  # the ledger rejects each of its events alone
-    users = getattr(request, "users", [])
+    users = getattr(request, "users", b"")
     if isinstance(request, Erase | NormEvent):
         users = [request.user]
     if isinstance(users, bytes):
