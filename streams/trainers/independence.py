@@ -44,18 +44,20 @@ def check_trained(module: PrivateModule, parameters: Sequence[torch.nn.Parameter
     """Refuse parameters that the module does not use any more, which would get noise alone; and a
     trained layer in eval mode, in which Opacus's hooks see nothing.
     """
-    if {id(parameter) for parameter in parameters} - {id(own) for own in module.parameters()}:
-        raise InvalidRequest(
-            "the optimizer has parameters that are not the module's any more, so the module would "
-            "not be trained: move and change the module before the optimizer is made"
-        )
+    missing = {id(parameter) for parameter in parameters}
     for name, layer in module._module.named_modules():
-        own = layer.parameters(recurse=False)
+        own = [one for one in layer._parameters.values() if one is not None]
+        missing.difference_update(map(id, own))
         if not layer.training and any(parameter.requires_grad for parameter in own):
             raise InvalidRequest(
                 f"layer {name!r} is in eval mode: call train() on the model before the next batch "
                 "is taken from the loader"
             )
+    if missing:
+        raise InvalidRequest(
+            "the optimizer has parameters that are not the module's any more, so the module would "
+            "not be trained: move and change the module before the optimizer is made"
+        )
 
 
 def check_padding(collate: Callable[[list[Any]], Any], batches: Sequence[list[Any]]) -> None:

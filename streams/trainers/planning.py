@@ -54,8 +54,14 @@ def mechanism_of(
     rate = value_at(sampling_rate, step)
     if not rate > 0.0:
         raise InvalidRequest(f"sampling_rate is {quoted(rate)} in step {step}; it must be above 0")
+    return _sampled_gaussian(value_at(noise_multiplier, step) * clip_norm, rate)
+
+
+@lru_cache(maxsize=64)
+def _sampled_gaussian(noise_stddev: float, sampling_rate: float) -> PoissonGaussian:
+    # Cached: without a schedule, every step asks for the same mechanism.
     with invalid_requests():
-        return PoissonGaussian(value_at(noise_multiplier, step) * clip_norm, rate)
+        return PoissonGaussian(noise_stddev, sampling_rate)
 
 
 class Plan:

@@ -14,6 +14,7 @@ from tests.unit.trainers.rosters import FilterService
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: make test-torch")
+from streams.trainers.independence import check_trained  # noqa: E402
 from tests.unit.trainers.test_torch import (  # noqa: E402
     LABELS,
     LOSS,
@@ -292,6 +293,34 @@ def test_a_module_that_has_lost_what_is_trained_is_refused() -> None:
         with pytest.raises(InvalidRequest, match="any more" if declares else "check"):
             train(module, optimizer, loader)
         assert not service.charges
+
+
+def test_a_change_between_two_steps_is_noticed() -> None:
+    service = FilterService(epsilon=50.0)
+    _, (module, optimizer, loader) = engine_of(service, examples_are_independent=True, steps=9)
+
+    def step() -> None:
+        for rows, labels in loader:
+            optimizer.zero_grad()
+            LOSS(module(rows), labels).backward()
+            optimizer.step()
+            if loader.is_last:
+                return
+
+    step()
+    layer = module._module[0].eval()
+    with pytest.raises(InvalidRequest, match="eval mode"):
+        step()
+    check_trained(module.requires_grad_(False), optimizer.params)  # no hook is needed any more
+    module.requires_grad_(True)
+    with pytest.raises(InvalidRequest, match="eval mode"):
+        step()
+    layer.train()
+    step()
+    layer.weight = nn.Parameter(layer.weight.detach().clone())
+    with pytest.raises(InvalidRequest, match="any more"):
+        step()
+    assert len(service.charges) == 2
 
 
 def test_the_statement_says_whether_gradients_were_checked() -> None:
