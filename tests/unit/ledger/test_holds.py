@@ -1,5 +1,6 @@
 """One run at a time holds a budget, and shares of a budget add up to at most the budget."""
 
+import pytest
 from msgspec import UNSET
 
 from streams.records import Decision, Holder, Reason, RunOpened
@@ -83,3 +84,25 @@ def test_an_outermost_dataset_switches_off_its_own_hold_only() -> None:
     log.open("joint")
     assert isinstance(log.open("else"), RunOpened)
     assert log.open("d").reason is Reason.BUDGET_HELD
+
+
+NO_SHARES = {
+    "of a nested dataset": ("nested", {}),
+    "of a share": ("part", {}),
+    "of another measure": ("whole", {"measure": "gdp"}),
+    "at an order of each user's own": ("own-order", {"orders": [2.0, 8.0], "measure": "renyi"}),
+    "of users of another kind": ("whole", {"user_ids": "string"}),
+    "of more than is left": ("whole", {"budget": 0.75}),
+}
+
+
+@pytest.mark.parametrize(("whole", "terms"), NO_SHARES.values(), ids=NO_SHARES)
+def test_budgets_that_do_not_add_up_have_no_shares(whole: str, terms: dict[str, object]) -> None:
+    log, ladder = AuditedLog(), {"measure": "renyi", "orders": [2.0, 8.0], "budget": [1.0, 4.0]}
+    log.create("whole", user_ids="integer")
+    log.create("outer")
+    log.create("nested", parents=["outer"])
+    log.create("own-order", **ladder, per_user_order=True)
+    assert log.create("part", budget=0.5, share_of="whole").policy.share_of == "whole"
+    asked = {"budget": [0.25, 1.0] if "orders" in terms else 0.25, **terms}
+    assert log.create("other", share_of=whole, **asked).reason is Reason.INVALID_POLICY
