@@ -81,7 +81,11 @@ class Partitions(MemoryConnection):
 
     def hear(self, decision: Decision | RosterDecision | Enrolled) -> None:
         """A decision is read from `halts`, whoever wrote it, and whether anybody waits for it."""
-        self._deliver(Channel.HALTS, decision.partition, encode(decision))
+        self.read(Channel.HALTS, decision.partition, encode(decision))
+
+    def read(self, channel: Channel, partition: int, record: bytes) -> None:
+        """A record is read from `halts` or `rejects`, whoever wrote it."""
+        self._deliver(channel, partition, record)
 
     def publish(self, partition: int, record: bytes | Request) -> Answer | RequestRejected:
         """Have one record applied, whoever sends it."""

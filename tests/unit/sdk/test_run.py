@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.records import Decision, OpenRun, Reason, decode_request
+from streams.ledger.outputs import Channel
+from streams.records import Decision, OpenRun, Reason, decode_request, encode
 from streams.records.packing import pack_bits
 from streams.sdk.errors import (
     ADVICE,
@@ -306,6 +307,19 @@ def test_reopened_run_remembers_the_conflict() -> None:
     service.hear(admit_all(stored))
     with pytest.raises(ConflictingDecisions):
         charge(service.open())
+
+
+@pytest.mark.parametrize("channel", [Channel.HALTS, Channel.REJECTS])
+def test_records_that_no_worker_has_written_end_no_run(channel: Channel) -> None:
+    service, run = opened()
+
+    def junk() -> None:
+        for record in (b"", b"\xc1", b"{}", b"{", b"\x91" * 5000, encode({"type": "x"})):
+            service.read(channel, 0, record)
+
+    service.before_result = junk
+    assert [charge(run).step for _ in range(2)] == [0, 1]
+    assert_charged(service, times=2)
 
 
 @pytest.mark.parametrize("places", [{0}, {0, 1, 2}], ids=str)
