@@ -19,6 +19,7 @@ from accounting import (
     Laplace,
     Mechanism,
     PoissonGaussian,
+    PoissonRecords,
     PureDP,
     gdp_to_delta,
     gdp_to_epsilon,
@@ -319,3 +320,12 @@ def test_infinite_divergence_affects_only_users_who_had_it() -> None:
     assert np.isinf(divergences).tolist() == [[False, False], [False, True]]
     assert report.epsilon(counts, 1e-5).upper[0] < 20.0
     assert report.delta(counts[1:], 1.0).upper.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("method", ["tightest", "pld", "saddlepoint"])
+def test_records_with_coins_of_their_own_have_a_renyi_report_alone(method: Method) -> None:
+    accountant, counts = ReportAccountant(PoissonRecords(1.0, 0.1, 3), NormGrid(1.0, 2)), [1, 2]
+    with pytest.raises(InvalidInput) as refused:
+        accountant.epsilon(counts, 1e-5, method)
+    assert refused.value.argument == "mechanism"
+    assert 0.0 < accountant.epsilon(counts, 1e-5, "renyi") < math.inf
