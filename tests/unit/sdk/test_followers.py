@@ -169,6 +169,11 @@ def test_a_step_is_not_decided_by_norms_and_by_roster() -> None:
 
 
 DAMAGED = [
+    (Decision, {"users": 99}),
+    (Decision, {"users": -1}),
+    (Decision, {"users": 2**60}),
+    (Decision, {"halted": b"123"}),
+    (Decision, {"reasons": b""}),
     (RosterDecision, {"halted": b""}),
     (RosterDecision, {"halted": b"\2"}),
     (RosterDecision, {"exhausted": b"\0\4\0\0\0"}),
