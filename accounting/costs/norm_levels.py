@@ -53,17 +53,17 @@ def grid_norms(clip_norm: float, levels: int) -> FloatArray:
         InvalidInput: for other arguments, or a clip norm so small that two levels would be equal.
     """
     count = whole_number("levels", levels, 1, MAX_GRID_LEVELS)
-    norms = _grid(positive_finite("clip_norm", clip_norm), count).copy()
-    if not (np.diff(norms) > 0.0).all():
-        raise InvalidInput("clip_norm", clip_norm, "large enough for distinct levels")
-    return norms
+    return _grid(positive_finite("clip_norm", clip_norm), count).copy()
 
 
 @lru_cache(maxsize=64)
 def _grid(largest: float, levels: int) -> FloatArray:
-    # Cached and read-only: every step asks for the grid of its roster again.
+    # Cached and not to be changed: every step asks for the grid of its roster again.
     step = Fraction(largest) / levels
-    return np.array([float_toward(step * level, UP) for level in range(levels + 1)])
+    norms = np.array([float_toward(step * level, UP) for level in range(levels + 1)])
+    if not (np.diff(norms) > 0.0).all():
+        raise InvalidInput("clip_norm", largest, "large enough for distinct levels")
+    return norms
 
 
 def levels_of(norms: npt.ArrayLike, clip_norm: float, levels: int) -> LevelArray:
