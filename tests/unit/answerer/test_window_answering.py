@@ -237,6 +237,20 @@ def test_file_can_be_corrected_before_its_first_step() -> None:
     assert_whole(world)
 
 
+def test_step_that_is_not_the_one_of_its_window_is_not_released() -> None:
+    world, runs = World(), []
+    answering = Answering(
+        world.query_file,
+        "x",
+        lambda released: runs.append(world.service.open(released=released)) or runs[-1],
+        MemoryJournal(world.topics, "d"),
+    )
+    runs[-1].charge([1], [1.0], noise_stddev=1.0)
+    with pytest.raises(InconsistentRun):
+        read(answering, world.events)
+    assert world.topics.answers == []
+
+
 def test_run_charged_by_another_program_is_not_answered() -> None:
     world = World()
     world.service.open().charge([1], [1.0], noise_stddev=1.0)
