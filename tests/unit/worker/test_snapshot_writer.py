@@ -128,3 +128,14 @@ async def test_snapshots_take_no_more_than_their_share_of_the_time():
     await asyncio.sleep(1.0)
     assert processor.snapshots.is_due()
     await worker.leave()
+
+
+async def test_replaced_owner_writes_no_snapshot_and_shuts_out_no_other():
+    cluster = Cluster()
+    older = await at_work(cluster, "older")
+    newer = Worker(cluster, "newer")
+    await newer.acquire()
+    await processor_of(older).snapshot()
+    assert last_snapshot(cluster.broker, 0) is None
+    assert older.ends.first is None
+    await newer.leave()
