@@ -81,9 +81,9 @@ class Partitions(MemoryConnection):
 
     def hear(self, decision: Decision | RosterDecision | Enrolled) -> None:
         """A decision is read from `halts`, whoever wrote it, and whether anybody waits for it."""
-        self.read(Channel.HALTS, decision.partition, encode(decision))
+        self.hear_record(Channel.HALTS, decision.partition, encode(decision))
 
-    def read(self, channel: Channel, partition: int, record: bytes) -> None:
+    def hear_record(self, channel: Channel, partition: int, record: bytes) -> None:
         """A record is read from `halts` or `rejects`, whoever wrote it."""
         self._deliver(channel, partition, record)
 

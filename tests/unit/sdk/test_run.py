@@ -315,7 +315,7 @@ def test_records_that_no_worker_has_written_end_no_run(channel: Channel) -> None
 
     def junk() -> None:
         for record in (b"", b"\xc1", b"{}", b"{", b"\x91" * 5000, encode({"type": "x"})):
-            service.read(channel, 0, record)
+            service.hear_record(channel, 0, record)
 
     service.before_result = junk
     assert [charge(run).step for _ in range(2)] == [0, 1]
