@@ -15,7 +15,7 @@ from typing import Final
 from streams.config import Config
 from streams.kafka.kafka_clients import administering
 from streams.kafka.results import UnusableTopics
-from streams.kafka.topics import create_topic, described_topics, unsuitable
+from streams.kafka.topics import CLEANED, create_topic, described_topics, unsuitable
 from streams.records import MAX_ANSWER_BYTES
 
 logger = logging.getLogger("turnstile.topics")
@@ -30,8 +30,9 @@ ANSWER_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "unclean.leader.election.enable": "false",
     },
     # Kafka cleans whole segments only, and a starting answerer reads everything that is left.
+    # Entries of open blocks name users.
     ANSWERS_STATE: {
-        "cleanup.policy": "compact",
+        **CLEANED,
         "segment.bytes": str(16 * 1024 * 1024),
         "max.message.bytes": str(MAX_ANSWER_BYTES + 1024 * 1024),
         "unclean.leader.election.enable": "false",

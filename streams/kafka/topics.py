@@ -41,7 +41,7 @@ TOPICS = (NORMS, HALTS, ODOMETER, REJECTS, SNAPSHOTS)
 CLIENT_TOPICS = (NORMS, HALTS, ODOMETER, REJECTS)
 """The topics of clients. Only workers and operators use snapshots."""
 
-_CLEANED = {
+CLEANED = {
     "cleanup.policy": "compact",
     "segment.ms": str(_DAY_MS),
     "max.compaction.lag.ms": str(_DAY_MS),
@@ -64,7 +64,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "retention.ms": str(7 * _DAY_MS),
         "segment.ms": str(_DAY_MS),
     },
-    ODOMETER: _CLEANED,
+    ODOMETER: CLEANED,
     REJECTS: {
         "cleanup.policy": "delete",
         "retention.ms": str(30 * _DAY_MS),
@@ -74,7 +74,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     },
     # A worker that restores a state reads all segments; small ones are compacted sooner.
     SNAPSHOTS: {
-        **_CLEANED,
+        **CLEANED,
         "segment.bytes": str(64 * _MEBIBYTE),
         "unclean.leader.election.enable": "false",
     },

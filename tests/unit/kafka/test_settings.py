@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from streams.config import Config
+from streams.kafka.answer_topics import ANSWER_SETTINGS
 from streams.kafka.results import TopicsSeen
 from streams.kafka.topics import (
     HALTS,
@@ -19,6 +20,7 @@ from streams.kafka.topics import (
     NORMS,
     ODOMETER,
     REJECTS,
+    SETTINGS,
     SNAPSHOTS,
     TOPICS,
     Topics,
@@ -135,6 +137,14 @@ ADVISED = [
         )
     ),
 ]
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, *ANSWER_SETTINGS])
+def test_deleted_records_of_users_are_gone_within_days(name: str) -> None:
+    settings = {**SETTINGS, **ANSWER_SETTINGS}[name]
+    if settings["cleanup.policy"] == "compact":
+        for setting in ("segment.ms", "max.compaction.lag.ms", "delete.retention.ms"):
+            assert int(settings[setting]) <= DAY_MS
 
 
 @pytest.mark.parametrize(("topic", "setting", "value"), [*KEEPING, *ADVISED])
