@@ -32,3 +32,14 @@ def test_missing_entry_can_be_restored_as_deleted():
 
 
 # --- a new kind of state --------------------------------------------------------------------------
+
+
+def test_an_entry_that_changes_again_counts_once_among_what_is_not_written() -> None:
+    twice, once = Tracked("text", str), Tracked("text", str)
+    twice["d",] = "x" * 10_000
+    twice["d",] = once["d",] = "y" * 20
+    assert twice.changed_bytes == once.changed_bytes > 20
+    twice["e",] = "z" * 30
+    assert twice.changed_bytes > once.changed_bytes + 30
+    assert len(twice.take_delta()) == 2
+    assert twice.changed_bytes == 0
