@@ -1,4 +1,4 @@
-"""What changed since the last batch, and since the last compaction; and a new kind of state."""
+"""What changed since the last batch, and since the last compaction."""
 
 import pytest
 
@@ -29,9 +29,6 @@ def test_missing_entry_can_be_restored_as_deleted():
     tracked.restore_entry("number:d", encode(None))
     assert dict(tracked) == {}
     assert tracked.unmerged() == ["number:d"]  # there may be a page of it
-
-
-# --- a new kind of state --------------------------------------------------------------------------
 
 
 def test_an_entry_that_changes_again_counts_once_among_what_is_not_written() -> None:
