@@ -29,7 +29,7 @@ Record = tuple[bytes | None, bytes | None]
 
 @dataclass
 class MemoryHand:
-    """What producers of other kinds and operators do, and what any reader sees."""
+    """Write as other producers and as operators do, and read as any reader does."""
 
     broker: MemoryBroker
 
@@ -48,14 +48,14 @@ class MemoryHand:
         self.broker.norms(partition).delete_before(offset)
 
     async def abort_odometers(self, partition: int, *values: bytes) -> None:
-        """What an owner does that dies between sending snapshots and committing them."""
+        """Send odometer records as an owner does that dies before it commits them."""
         dies = MemoryClient(self.broker).odometer_producer_of(partition)
         await dies.start()
         for value in values:
             dies._append(Origin(bytes(16), 0), Output(Channel.ODOMETER, b"user", value))
 
     async def abort_snapshot(self, partition: int, records: Sequence[SnapshotRecord]) -> None:
-        """What an owner does that dies in the transaction in which it sends these."""
+        """Send a snapshot as an owner does that dies before it commits the transaction."""
         dies = MemoryClient(self.broker).snapshots_of(partition)
         await dies.start()
         for key, value in records:

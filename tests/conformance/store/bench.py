@@ -62,7 +62,7 @@ def guard_of(writer: PartitionWriter) -> Guard:
 
 @dataclass
 class MemoryHand:
-    """What an operator or an accident can do: it sees and sets what is kept, past every check."""
+    """Read and change the stored state without any check, as operators and accidents can."""
 
     store: MemoryStore
 

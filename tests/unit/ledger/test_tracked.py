@@ -1,4 +1,4 @@
-"""What changed since the last batch, and since the last compaction."""
+"""Entries that changed since the last batch, and since their page was taken."""
 
 import pytest
 

@@ -84,7 +84,7 @@ class Partitions(MemoryConnection):
         self.hear_record(Channel.HALTS, decision.partition, encode(decision))
 
     def hear_record(self, channel: Channel, partition: int, record: bytes) -> None:
-        """A record is read from `halts` or `rejects`, whoever wrote it."""
+        """Give clients a record of `halts` or `rejects`, whoever wrote it."""
         self._deliver(channel, partition, record)
 
     def publish(self, partition: int, record: bytes | Request) -> Answer | RequestRejected:
